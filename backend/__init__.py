@@ -1,0 +1,1 @@
+"""Everything of EagleLens without a screen: the wire, attribution, metrics, engines."""

@@ -1,0 +1,1 @@
+"""Everything of EagleLens on the screen: Gradio layout, the token stream, charts, theme."""
