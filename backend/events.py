@@ -64,6 +64,8 @@ class Counters:
     cached_tokens: int | None = None
     retractions: int = 0  # R
     histogram: tuple[int, ...] | None = None  # [k] = verify steps that accepted k drafts, raw
+    accept_rate: float | None = None  # the engine's own figure: accepted / proposed
+    accept_length: float | None = None  # the engine's own figure: completion_tokens / verify_steps
 
 
 @dataclass(frozen=True)
