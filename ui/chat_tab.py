@@ -1,0 +1,461 @@
+"""The Chat tab: a conversation whose reply shows who produced each token, with its speed beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import asdict, astuple, dataclass, field, fields
+from time import monotonic
+from typing import Any
+
+import gradio as gr
+
+from backend.client import abort
+from ui.charts import LensChart, SpeedLine, accepted_chart, place_chart, speed_chart
+from ui.chat_run import ChatSettings, ChatUpdate, ReferenceMeasurement, write_reply
+from ui.conversation import Turn, from_record, to_bubbles, to_record, with_reply
+from ui.engines import BASELINE_LABEL, EAGLE_LABEL, Engines
+from ui.limits import MAX_PROMPT_CHARACTERS, MAX_REPLY_TOKENS, MAX_RUNNING
+from ui.live_runs import LiveRuns
+from ui.markdown import LATEX_DELIMITERS, escape_markup
+from ui.modes import Mode, load_modes
+from ui.numbers import (
+    Number,
+    Numbers,
+    acceptance_length_number,
+    acceptance_rate_number,
+    speed_number,
+    speedup_number,
+    ttft_number,
+)
+from ui.panel import PanelUpdate
+from ui.token_stream import EMPTY_VIEW, StreamView, TokenStream
+
+CHART_INTERVAL = 0.1  # seconds between two redraws of the charts
+RENDER_INTERVAL = 0.4  # seconds between two renderings of the growing Markdown
+STOP_PATIENCE = 3.0  # seconds the engine gets to end a stopped run in order
+# Keeps what the browser stores across restarts of the app; it hides nothing from the person at the browser.
+STORE_SECRET = "eaglelens"  # noqa: S105
+
+Updates = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class ChatSession:
+    """One visitor's conversation. `views` are the token views by turn; those of an earlier page are gone."""
+
+    turns: tuple[Turn, ...] = ()
+    views: Mapping[int, StreamView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChatTab:
+    """The components of the tab."""
+
+    window: gr.Chatbot
+    view: gr.Radio
+    tokens: TokenStream
+    prompt: gr.Textbox
+    send: gr.Button
+    stop: gr.Button
+    retry: gr.Button
+    edit: gr.Button
+    clear: gr.Button
+    notice: gr.Markdown
+    mode: gr.Radio
+    examples: gr.Dataset
+    system: gr.Textbox
+    temperature: gr.Slider
+    top_p: gr.Slider
+    max_tokens: gr.Slider
+    thinking: gr.Radio
+    run_baseline: gr.Checkbox
+    numbers: Numbers
+    speed: LensChart
+    accepted: LensChart
+    places: LensChart
+    session: gr.State
+    current: gr.State
+    stored_settings: gr.BrowserState
+    stored_turns: gr.BrowserState
+    reference: gr.BrowserState
+
+    def settings(self) -> list[gr.components.Component]:
+        """The components behind `ChatSettings`, in its order."""
+        return [
+            self.mode,
+            self.system,
+            self.temperature,
+            self.top_p,
+            self.max_tokens,
+            self.thinking,
+            self.run_baseline,
+            self.view,
+        ]
+
+    def shown(self) -> list[gr.components.Component]:
+        """Everything a reply changes."""
+        return [
+            self.window,
+            self.tokens,
+            self.prompt,
+            self.send,
+            self.stop,
+            self.notice,
+            self.numbers,
+            self.speed,
+            self.accepted,
+            self.places,
+            self.session,
+            self.current,
+            self.stored_turns,
+            self.reference,
+        ]
+
+
+def build_chat_tab(page: gr.Blocks, engines: Engines, live_runs: LiveRuns) -> ChatTab:
+    """Lay out the tab inside the current context and wire its events."""
+    modes = load_modes()
+    tab = _lay_out(modes, live_runs)
+    _wire(page, tab, modes, engines, live_runs)
+    return tab
+
+
+def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
+    first = next(iter(modes.values()))
+    with gr.Row(elem_classes="lens-columns"):
+        with gr.Column(scale=3, min_width=320):
+            numbers = Numbers(show_numbers(None, None), elem_id="chat-numbers")
+            window = gr.Chatbot(
+                elem_id="chat-window",
+                show_label=False,
+                height=None,
+                max_height=420,
+                latex_delimiters=LATEX_DELIMITERS,
+                buttons=["copy", "copy_all"],
+                feedback_options=None,
+                placeholder="Ask something. Each token of the reply is marked by who produced it.",
+                group_consecutive_messages=False,
+            )
+            tokens = TokenStream(EMPTY_VIEW, whole=live_runs.whole, elem_id="chat-tokens")
+            notice = gr.Markdown(visible=False, elem_id="chat-notice", elem_classes="banner")
+            with gr.Row(elem_classes="lens-ask"):
+                prompt = gr.Textbox(
+                    placeholder="Message",
+                    show_label=False,
+                    lines=2,
+                    max_lines=8,
+                    max_length=MAX_PROMPT_CHARACTERS,
+                    elem_id="chat-prompt",
+                    scale=6,
+                    autofocus=True,
+                )
+                send = gr.Button("Send", variant="primary", elem_id="chat-send", scale=1, min_width=96)
+                stop = gr.Button("Stop", variant="stop", elem_id="chat-stop", scale=1, min_width=96, interactive=False)
+            with gr.Row(elem_classes="lens-tools"):
+                retry = gr.Button("Retry", size="sm", elem_id="chat-retry", min_width=72)
+                edit = gr.Button("Edit", size="sm", elem_id="chat-edit", min_width=72)
+                clear = gr.Button("Clear", size="sm", elem_id="chat-clear", min_width=72)
+                view = gr.Radio(
+                    ["Tokens", "Rendered"],
+                    value="Tokens",
+                    show_label=False,
+                    container=False,
+                    elem_id="chat-view",
+                    min_width=200,
+                )
+            mode = gr.Radio(
+                list(modes), value=first.name, show_label=False, container=False, elem_id="chat-mode", min_width=200
+            )
+            examples = gr.Dataset(
+                components=[gr.Textbox(visible=False)],
+                samples=[[text] for text in first.examples],
+                label="Examples",
+                type="values",
+                elem_id="chat-examples",
+            )
+        with gr.Column(scale=2, min_width=320):
+            speed = LensChart(_empty_speed_chart(), elem_id="chat-speed")
+            accepted = LensChart(accepted_chart(None), elem_id="chat-accepted")
+            places = LensChart(place_chart(None), elem_id="chat-places")
+            with gr.Accordion("Settings", open=False, elem_id="chat-settings"):
+                run_baseline = gr.Checkbox(
+                    True,
+                    label="Run the baseline after each reply",
+                    info="Off: the chart shows the last measured baseline as a dated line, and no speedup.",
+                    elem_id="chat-run-baseline",
+                )
+                max_tokens = gr.Slider(1, MAX_REPLY_TOKENS, first.max_tokens, step=1, label="Longest reply, in tokens")
+                temperature = gr.Slider(0, 2, 0, step=0.05, label="Temperature", info="0 is greedy.")
+                top_p = gr.Slider(0.05, 1, 1, step=0.05, label="top_p")
+                system = gr.Textbox(first.system, label="System prompt", lines=2, max_lines=6, elem_id="chat-system")
+                thinking = gr.Radio(
+                    ["the model's default", "on", "off"],
+                    value="the model's default",
+                    label="Thinking, for reasoning models",
+                    info="Sets enable_thinking for the chat template.",
+                )
+    return ChatTab(
+        window=window,
+        view=view,
+        tokens=tokens,
+        prompt=prompt,
+        send=send,
+        stop=stop,
+        retry=retry,
+        edit=edit,
+        clear=clear,
+        notice=notice,
+        mode=mode,
+        examples=examples,
+        system=system,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        thinking=thinking,
+        run_baseline=run_baseline,
+        numbers=numbers,
+        speed=speed,
+        accepted=accepted,
+        places=places,
+        session=gr.State(ChatSession()),
+        current=gr.State(""),
+        stored_settings=gr.BrowserState(None, storage_key="eaglelens.settings", secret=STORE_SECRET),
+        stored_turns=gr.BrowserState(None, storage_key="eaglelens.turns", secret=STORE_SECRET),
+        reference=gr.BrowserState(None, storage_key="eaglelens.baseline", secret=STORE_SECRET),
+    )
+
+
+def _empty_speed_chart() -> Any:
+    return speed_chart(SpeedLine(EAGLE_LABEL, (), (), None), None)
+
+
+def show_numbers(eagle: PanelUpdate | None, baseline: PanelUpdate | None) -> list[Number]:
+    """The strip above a reply."""
+    one = eagle.numbers if eagle else None
+    other = baseline.numbers if baseline and baseline.run else None
+    speedup = None
+    if eagle and eagle.run and one and other and one.decode_speed and other.decode_speed:
+        speedup = one.decode_speed / other.decode_speed
+    return [
+        speedup_number(speedup, "speedup"),
+        speed_number("eagle-speed", EAGLE_LABEL, one.decode_speed if one else None),
+        speed_number("baseline-speed", BASELINE_LABEL.lower(), other.decode_speed if other else None),
+        ttft_number(one.ttft if one else None),
+        acceptance_length_number(one.acceptance_length if one else None),
+        acceptance_rate_number(one.acceptance_rate if one else None),
+    ]
+
+
+def _bubbles(turns: Sequence[Turn], rendered: bool) -> list[dict[str, Any]]:
+    """The window's messages; the last reply is left to the token view unless it is to be rendered."""
+    shown = turns if rendered or not turns else with_reply(turns, "")
+    return to_bubbles(shown)
+
+
+class _Pace:
+    """Says when something slow is due again."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._last = float("-inf")
+
+    def due(self) -> bool:
+        now = monotonic()
+        if now - self._last < self._interval:
+            return False
+        self._last = now
+        return True
+
+
+def _show_text(tab: ChatTab, update: ChatUpdate, rendered: bool) -> Updates:
+    return {tab.window: _bubbles(update.turns, rendered)}
+
+
+def _show_panels(tab: ChatTab, update: ChatUpdate, with_charts: bool) -> Updates:
+    """The live parts: tokens always, charts where `with_charts`."""
+    eagle, baseline = update.eagle, update.baseline
+    if eagle is None:
+        return {}
+    shown: Updates = {}
+    if update.phase == "writing":
+        shown[tab.tokens] = eagle.view
+    if with_charts or eagle.run is not None:
+        reference = update.reference.line() if update.reference else None
+        shown[tab.numbers] = show_numbers(eagle, baseline)
+        shown[tab.speed] = speed_chart(eagle.speed, baseline.speed if baseline else None, reference)
+    if eagle.run is not None and update.phase == "writing":
+        counters = eagle.numbers.counters
+        histogram = counters.histogram if counters else None
+        shown[tab.accepted] = accepted_chart(histogram)
+        shown[tab.places] = place_chart(histogram)
+    return shown
+
+
+def _show_phase(tab: ChatTab, update: ChatUpdate, session: ChatSession) -> Updates:
+    """What changes when a reply enters a new phase: buttons, notice, what is kept."""
+    shown: Updates = {tab.notice: gr.Markdown(escape_markup(update.notice), visible=bool(update.notice))}
+    match update.phase:
+        case "refused":
+            shown |= {tab.send: gr.Button(interactive=True), tab.stop: gr.Button(interactive=False)}
+        case "asking":
+            shown |= {
+                tab.prompt: "",
+                tab.send: gr.Button(interactive=False),
+                tab.stop: gr.Button(interactive=True),
+                tab.session: ChatSession(update.turns, session.views),
+                tab.stored_turns: to_record(update.turns),
+                tab.tokens: EMPTY_VIEW,
+                tab.numbers: show_numbers(None, None),
+                tab.accepted: accepted_chart(None),
+                tab.places: place_chart(None),
+            }
+        case "done":
+            shown |= {tab.send: gr.Button(interactive=True), tab.stop: gr.Button(interactive=False)}
+    return shown
+
+
+def _keep(tab: ChatTab, update: ChatUpdate, session: ChatSession) -> Updates:
+    """What outlives the reply: the conversation, its token view, and the speed of the baseline."""
+    if update.eagle is None:
+        return {}
+    kept: Updates = {
+        tab.session: ChatSession(update.turns, {**session.views, len(update.turns) - 1: update.eagle.view}),
+        tab.stored_turns: to_record(update.turns),
+    }
+    if update.baseline is not None and update.reference is not None:
+        kept[tab.reference] = asdict(update.reference)
+    return kept
+
+
+def _read_reference(stored: object) -> ReferenceMeasurement | None:
+    if not isinstance(stored, dict):
+        return None
+    try:
+        return ReferenceMeasurement(str(stored["model"]), float(stored["decode_speed"]), str(stored["measured_at"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _current_run(update: ChatUpdate) -> str:
+    panel = update.baseline or update.eagle
+    return panel.view.run if panel else ""
+
+
+def take_back(session: ChatSession) -> tuple[ChatSession, str]:
+    """The conversation without its last turn, and that turn's prompt, to be sent again or changed."""
+    if not session.turns:
+        return session, ""
+    turns = session.turns[:-1]
+    views = {turn: view for turn, view in session.views.items() if turn < len(turns)}
+    return ChatSession(turns, views), session.turns[-1].prompt
+
+
+def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Engines, live_runs: LiveRuns) -> None:
+    async def answer(
+        prompt: str, session: ChatSession, reference: object, *settings: Any
+    ) -> AsyncGenerator[Updates, None]:
+        chosen = ChatSettings(*settings)
+        rendered = chosen.view == "Rendered"
+        measured = _read_reference(reference)
+        charts, markdown = _Pace(CHART_INTERVAL), _Pace(RENDER_INTERVAL)
+        last: ChatUpdate | None = None
+        async with aclosing(write_reply(prompt, session.turns, chosen, engines, live_runs, measured)) as updates:
+            async for update in updates:
+                fresh = last is None or last.phase != update.phase
+                last = update
+                shown = _show_panels(tab, update, fresh or charts.due())
+                if fresh:
+                    shown |= {**_show_phase(tab, update, session), tab.current: _current_run(update)}
+                if fresh or (rendered and markdown.due()):
+                    shown |= _show_text(tab, update, rendered)
+                yield shown
+                if update.phase == "writing" and update.eagle is not None and update.eagle.run is not None:
+                    yield {**_show_text(tab, update, rendered), **_keep(tab, update, session)}
+        if last is not None:
+            yield _keep(tab, last, session)
+
+    async def stop(current: str) -> None:
+        live = live_runs.get(current)
+        if live is None:
+            return
+        await abort(live.lane, current)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(live.ended.wait(), STOP_PATIENCE)
+
+    def change_view(view: str, session: ChatSession, current: str) -> Updates:
+        live = live_runs.get(current)
+        turns = session.turns
+        if live is not None and turns and not live.ended.is_set():
+            turns = with_reply(turns, "".join(token.piece for token in live.view.tokens))
+        rendered = view == "Rendered"
+        return {tab.window: _bubbles(turns, rendered), tab.tokens: TokenStream.shown(not rendered)}
+
+    def restore(stored: object, turns: object, view: str) -> list[Any]:
+        session = ChatSession(from_record(turns))
+        chosen = read_settings(stored)
+        values = [gr.skip()] * len(tab.settings()) if chosen is None else list(astuple(chosen))
+        rendered = (chosen.view if chosen else view) == "Rendered"
+        # Their tokens were left behind with the old page, so earlier replies are shown rendered.
+        return [*values, session, to_bubbles(session.turns), TokenStream.shown(not rendered)]
+
+    hidden = {"show_progress": "hidden", "api_visibility": "private"}
+    inputs = [tab.prompt, tab.session, tab.reference, *tab.settings()]
+    ask = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), "concurrency_limit": MAX_RUNNING, **hidden}
+    sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
+    again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(**ask)
+    tab.stop.click(stop, tab.current, None, concurrency_limit=None, **hidden).then(
+        lambda: (gr.Button(interactive=True), gr.Button(interactive=False)),
+        None,
+        [tab.send, tab.stop],
+        cancels=[sent, again],
+        **hidden,
+    )
+    tab.edit.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(
+        lambda session: (to_bubbles(session.turns), EMPTY_VIEW, to_record(session.turns)),
+        tab.session,
+        [tab.window, tab.tokens, tab.stored_turns],
+        **hidden,
+    )
+    tab.clear.click(
+        lambda: (ChatSession(), [], EMPTY_VIEW, [], show_numbers(None, None), _empty_speed_chart()),
+        None,
+        [tab.session, tab.window, tab.tokens, tab.stored_turns, tab.numbers, tab.speed],
+        cancels=[sent, again],
+        **hidden,
+    )
+    tab.view.change(change_view, [tab.view, tab.session, tab.current], [tab.window, tab.tokens], **hidden)
+    tab.mode.input(
+        lambda name: (
+            modes[name].system,
+            modes[name].max_tokens,
+            gr.Dataset(samples=[[text] for text in modes[name].examples]),
+        ),
+        tab.mode,
+        [tab.system, tab.max_tokens, tab.examples],
+        **hidden,
+    )
+    tab.examples.click(lambda row: row[0], tab.examples, tab.prompt, **hidden)
+    gr.on(
+        [setting.change for setting in tab.settings()],
+        lambda *values: asdict(ChatSettings(*values)),
+        tab.settings(),
+        tab.stored_settings,
+        queue=False,
+        **hidden,
+    )
+    page.load(
+        restore,
+        [tab.stored_settings, tab.stored_turns, tab.view],
+        [*tab.settings(), tab.session, tab.window, tab.tokens],
+        **hidden,
+    )
+
+
+def read_settings(stored: object) -> ChatSettings | None:
+    """The settings that the browser kept; None where they are of another version of this app."""
+    names = {field.name for field in fields(ChatSettings)}
+    if not isinstance(stored, dict) or set(stored) != names:
+        return None
+    return ChatSettings(**stored)

@@ -1,0 +1,74 @@
+"""Which lanes there are right now, and what to do where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend.client import read_lane
+from backend.embedded_process import EngineStage
+from backend.errors import EagleLensError
+from backend.lanes import Lane
+
+EAGLE_LABEL, BASELINE_LABEL = "EAGLE-3", "Baseline"
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What the page says of the engines. `problem` is a sentence with the remedy, empty where all is well.
+
+    `fraction` is the loading progress in 0..1 while an engine loads.
+    """
+
+    eagle: Lane | None = None
+    baseline: Lane | None = None
+    problem: str = ""
+    loading: str = ""
+    fraction: float | None = None
+
+    @property
+    def ready(self) -> bool:
+        """A reply can be asked for, and nothing is wrong."""
+        return self.eagle is not None and not self.problem
+
+
+class Engines:
+    """Finds the lanes behind the addresses that `stage` tells, and keeps them until `forget`."""
+
+    def __init__(self, stage: Callable[[], EngineStage]) -> None:
+        self._stage = stage
+        self._known: tuple[EngineStage, EngineState] | None = None
+        self._asking = asyncio.Lock()
+
+    async def state(self) -> EngineState:
+        """The state now; servers are asked only while it is not known to be good."""
+        stage = self._stage()
+        if stage.name == "failed":
+            return EngineState(problem=stage.message)
+        if stage.name == "loading" or stage.eagle_url is None:
+            return EngineState(loading=stage.message, fraction=stage.fraction)
+        async with self._asking:
+            if self._known is None or self._known[0] != stage or not self._known[1].ready:
+                self._known = (stage, await _look(stage.eagle_url, stage.baseline_url))
+            return self._known[1]
+
+    def forget(self) -> None:
+        """Ask the servers again next time: one of them failed."""
+        self._known = None
+
+
+async def _look(eagle_url: str, baseline_url: str | None) -> EngineState:
+    lanes: list[Lane | None] = []
+    problems: list[str] = []
+    for label, url in ((EAGLE_LABEL, eagle_url), (BASELINE_LABEL, baseline_url)):
+        if url is None:
+            lanes.append(None)
+            continue
+        try:
+            lanes.append(await read_lane(url, label))
+        except EagleLensError as error:
+            lanes.append(None)
+            problems.append(f"{label}: {error}")
+    eagle, baseline = lanes
+    return EngineState(eagle, baseline, " ".join(problems))

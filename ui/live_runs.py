@@ -1,0 +1,46 @@
+"""The runs being written now, by name: how the page asks for missed tokens, and how Stop finds its run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from backend.lanes import Lane
+from ui.token_stream import StreamView
+
+KEPT = 64  # finished runs that can still be asked for
+
+
+@dataclass
+class LiveRun:
+    """One run. Its name is a random id that only its own page knows."""
+
+    lane: Lane
+    view: StreamView
+    stopped: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LiveRuns:
+    """All runs of this app, of all visitors; the oldest finished ones are forgotten."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, LiveRun] = OrderedDict()
+
+    def begin(self, lane: Lane, view: StreamView) -> LiveRun:
+        """Enter a run under `view.run`."""
+        live = LiveRun(lane, view)
+        self._runs[view.run] = live
+        for name in [name for name, run in self._runs.items() if run.ended.is_set()][:-KEPT]:
+            del self._runs[name]
+        return live
+
+    def get(self, run: str) -> LiveRun | None:
+        """The run of this name, None where it is unknown or forgotten."""
+        return self._runs.get(run)
+
+    def whole(self, run: str) -> StreamView | None:
+        """Everything known of the run of this name."""
+        live = self._runs.get(run)
+        return None if live is None else live.view

@@ -1,0 +1,40 @@
+"""The page: its head, its tabs, and what keeps the head true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from ui.chat_tab import build_chat_tab
+from ui.engines import Engines
+from ui.limits import MAX_WAITING
+from ui.live_runs import LiveRuns
+from ui.status import ShareState, render_banner, render_head
+
+POLL_INTERVAL = 1.5  # seconds between two looks at the engines
+
+
+def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
+    """The whole app as one page. `share` tells the state of the share link."""
+    live_runs = LiveRuns()
+    hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+
+    async def look(shown: str) -> tuple[Any, Any, str]:
+        state, link = await engines.state(), share()
+        head, banner = render_head(state, link), render_banner(state, link)
+        if head + banner == shown:
+            return gr.skip(), gr.skip(), shown
+        return head, gr.HTML(banner, visible=bool(banner)), head + banner
+
+    with gr.Blocks(title="EagleLens", analytics_enabled=False) as page:
+        head = gr.HTML(elem_id="lens-head", apply_default_css=False)
+        banner = gr.HTML(elem_id="lens-banner", visible=False, apply_default_css=False)
+        shown = gr.State("")
+        with gr.Tabs():
+            with gr.Tab("Chat", id="chat"):
+                build_chat_tab(page, engines, live_runs)
+        clock = gr.Timer(POLL_INTERVAL)
+        gr.on([page.load, clock.tick], look, shown, [head, banner, shown], concurrency_limit=None, **hidden)
+    return page.queue(max_size=MAX_WAITING)

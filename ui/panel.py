@@ -1,0 +1,77 @@
+"""One lane's run as its panel shows it: drives the request and turns what arrives into views, numbers and curves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from backend import metrics
+from backend.client import stream_run
+from backend.events import Counters, Exactness, Request, Run, Token
+from backend.lanes import Lane
+from ui.charts import Arrivals, SpeedLine
+from ui.live_runs import LiveRuns
+from ui.numbers import format_seconds, format_speed
+from ui.progress import Progress, follow
+from ui.token_stream import StreamView
+
+
+@dataclass(frozen=True)
+class PanelUpdate:
+    """What a panel shows at one moment. `run` is there once the run has ended."""
+
+    view: StreamView
+    numbers: RunNumbers
+    speed: SpeedLine
+    arrivals: Arrivals
+    run: Run | None
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """The figures of one run, None where there is none. Acceptance needs the engine's own counters."""
+
+    decode_speed: float | None
+    ttft: float | None
+    acceptance_length: float | None
+    acceptance_rate: float | None
+    counters: Counters | None
+
+
+async def stream_panel(lane: Lane, request: Request, live_runs: LiveRuns) -> AsyncGenerator[PanelUpdate, None]:
+    """Send `request` to `lane` and yield what its panel shows, at the page's pace; the last update is complete.
+
+    Closing this generator aborts the request.
+    """
+    live = live_runs.begin(lane, StreamView(request.rid, lane.label, "", (), (), Exactness.PROVISIONAL, False))
+    try:
+        async with aclosing(follow(stream_run(lane, request))) as progresses:
+            async for progress in progresses:
+                update = describe(lane, request.rid, progress)
+                live.view = update.view
+                yield update
+    finally:
+        live.ended.set()
+
+
+def describe(lane: Lane, rid: str, progress: Progress) -> PanelUpdate:
+    """The panel of a run as far as it has come."""
+    numbers = measure(progress.tokens, progress.run, lane.num_steps)
+    view = StreamView(
+        run=rid,
+        title=lane.label,
+        stats=_stats(progress, numbers),
+        tokens=progress.tokens,
+        chunks=progress.chunks,
+        exactness=progress.run.exactness if progress.run else Exactness.PROVISIONAL,
+        done=progress.run is not None,
+    )
+    seconds, speeds = metrics.speed_over_time(progress.tokens)
+    return PanelUpdate(
+        view=view,
+        numbers=numbers,
+        speed=SpeedLine(lane.label, seconds, speeds, numbers.decode_speed),
+        arrivals=Arrivals(lane.label, [token.arrived for token in progress.tokens], view.done),
+        run=progress.run,
+    )
