@@ -185,7 +185,7 @@ def place_chart(histogram: Sequence[int] | None) -> Chart:
 class LensChart(gr.HTML):
     """Draws a `Chart` in the browser; updating it redraws in place."""
 
-    def __init__(self, value: Chart, **props: Any) -> None:
+    def __init__(self, value: Chart | None = None, **props: Any) -> None:
         super().__init__(
             value,
             html_template=read_resource("html/chart.html"),

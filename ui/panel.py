@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -57,15 +57,17 @@ async def stream_panel(lane: Lane, request: Request, live_runs: LiveRuns) -> Asy
 
 def describe(lane: Lane, rid: str, progress: Progress) -> PanelUpdate:
     """The panel of a run as far as it has come."""
-    numbers = measure(progress.tokens, progress.run, lane.num_steps)
+    run = progress.run
+    numbers = measure(progress.tokens, run)
     view = StreamView(
         run=rid,
         title=lane.label,
-        stats=_stats(progress, numbers),
+        stats=_say_stats(progress, numbers),
         tokens=progress.tokens,
         chunks=progress.chunks,
-        exactness=progress.run.exactness if progress.run else Exactness.PROVISIONAL,
-        done=progress.run is not None,
+        exactness=run.exactness if run else Exactness.PROVISIONAL,
+        done=run is not None,
+        vocabulary=lane.vocabulary,
     )
     seconds, speeds = metrics.speed_over_time(progress.tokens)
     return PanelUpdate(
@@ -73,5 +75,31 @@ def describe(lane: Lane, rid: str, progress: Progress) -> PanelUpdate:
         numbers=numbers,
         speed=SpeedLine(lane.label, seconds, speeds, numbers.decode_speed),
         arrivals=Arrivals(lane.label, [token.arrived for token in progress.tokens], view.done),
-        run=progress.run,
+        run=run,
+    )
+
+
+def measure(tokens: Sequence[Token], run: Run | None) -> RunNumbers:
+    """The figures so far; those from the engine's counters come with the end."""
+    counters = run.counters if run else None
+    return RunNumbers(
+        decode_speed=metrics.decode_speed(tokens),
+        ttft=metrics.ttft(tokens),
+        acceptance_length=metrics.acceptance_length(counters),
+        acceptance_rate=metrics.acceptance_rate(counters, run.num_steps if run else 0),
+        counters=counters,
+    )
+
+
+def _say_stats(progress: Progress, numbers: RunNumbers) -> str:
+    if not progress.tokens and progress.run is None:
+        return f"reading the prompt · {progress.waited:.1f} s"
+    last = progress.tokens[-1].arrived if progress.tokens else None
+    return " · ".join(
+        (
+            f"{len(progress.tokens)} tokens",
+            f"{format_speed(numbers.decode_speed)} tokens/s",
+            f"TTFT {format_seconds(numbers.ttft)}",
+            format_seconds(last),
+        )
     )

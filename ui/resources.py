@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 PLOTLY_URL = "eaglelens/plotly.min.js"
 
 
+@cache
 def read_resource(path: str) -> str:
     """The text of one file under `assets/`, such as `js/token_stream.js`."""
     return files("assets").joinpath(path).read_text(encoding="utf-8")

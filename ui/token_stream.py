@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ BADGES = {
 class StreamView:
     """What the token view shows of one run at one moment.
 
-    `run` names the run; a new name clears the view. `drafts` are the pieces of drafted ids where known.
+    `run` names the run; a new name clears the view. `vocabulary[id]` is the text of a drafted id, empty if unknown.
     """
 
     run: str
@@ -39,7 +39,7 @@ class StreamView:
     chunks: Sequence[Chunk]
     exactness: Exactness
     done: bool
-    drafts: Mapping[int, str] | None = None
+    vocabulary: Sequence[str] = ()
 
 
 EMPTY_VIEW = StreamView("", "", "", (), (), Exactness.PROVISIONAL, True)
@@ -79,7 +79,7 @@ def _row(token: Token) -> list[object]:
 
 def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
     """`[step, accepted, ids, texts]` of each step from token `first_index` on whose drafts the engine told."""
-    texts = view.drafts or {}
+    words = view.vocabulary
     rows: list[list[object]] = []
     index = 0
     for chunk in view.chunks:
@@ -90,7 +90,7 @@ def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
         if step is None:
             continue
         accepted = _common_prefix(chunk.ids, chunk.proposed)
-        rows.append([step, accepted, list(chunk.proposed), [texts.get(draft) for draft in chunk.proposed]])
+        rows.append([step, accepted, list(chunk.proposed), [words[draft] if draft < len(words) else None for draft in chunk.proposed]])
     return rows
 
 
