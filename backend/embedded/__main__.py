@@ -68,7 +68,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def load_engine(options: argparse.Namespace, progress: Progress) -> Engine:
     """The real engine. Its packages are imported here, so that wrong options and taken ports are told at once."""
-    from backend.embedded.engine import load_engine as load  # noqa: PLC0415
+    from backend.embedded.loading import load_engine as load  # noqa: PLC0415
 
     return load(
         target=options.target,

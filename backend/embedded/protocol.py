@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -159,7 +160,9 @@ def refuse_unsupported(request: BaseModel) -> None:
     for name, neutral in NEUTRAL.items():
         value = getattr(request, name, None)
         if value is not None and not any(_is_same_value(value, one) for one in neutral):
-            raise RequestError(f"{name} = {value!r} is not supported by the embedded engine; leave {name} out.")
+            raise RequestError(
+                f"{name} = {reprlib.repr(value)} is not supported by the embedded engine; leave {name} out."
+            )
 
 
 def _is_same_value(value: object, other: object) -> bool:
@@ -341,19 +344,22 @@ class AbortRequest(BaseModel):
     abort_all: bool = False
 
 
-def parse_body(kind: type[Body], body: object) -> Body:
-    """The checked request. Raises RequestError saying which field is wrong and how."""
+def parse_body(kind: type[Body], body: bytes) -> Body:
+    """The checked request of a JSON body. Raises RequestError saying which field is wrong and how."""
     try:
-        return kind.model_validate(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise RequestError(_explain(error), kind="Bad Request") from error
 
 
 def _explain(error: ValidationError) -> str:
-    # A union reports every alternative that failed; the first one names the field well enough.
+    # A union reports every alternative that failed; the first one's field name says enough, its type does not.
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"][:2] if not str(part).endswith("]"))
+    depth = 2 if first["loc"][:1] in (("sampling_params",), ("eaglelens",), ("stream_options",)) else 1
+    place = ".".join(str(part) for part in first["loc"][:depth])
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return f"The request body is not valid JSON: {message.removeprefix('Invalid JSON: ')}."
     if first["type"] == "extra_forbidden":
         return f"{place} is not a known parameter."
     return message if first["type"] == "value_error" or not place else f"{place}: {message}."

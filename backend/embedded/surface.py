@@ -174,7 +174,7 @@ class Surface:
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/completions."""
-        body = parse_body(CompletionRequest, await _read_json(request))
+        body = parse_body(CompletionRequest, await _read_body(request))
         refuse_unsupported(body)
         prompt = body.only_prompt
         prompt_ids = prompt if isinstance(prompt, list) else await asyncio.to_thread(self._encode, prompt, True)
@@ -187,7 +187,7 @@ class Surface:
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        body = parse_body(ChatRequest, await _read_json(request))
+        body = parse_body(ChatRequest, await _read_body(request))
         refuse_unsupported(body)
         body.refuse_streamed_ids()
         prompt_ids = await asyncio.to_thread(
@@ -205,7 +205,7 @@ class Surface:
 
     async def generate(self, request: Request) -> Response:
         """POST /generate, SGLang's native endpoint: text and ids are cumulative."""
-        body = parse_body(GenerateRequest, await _read_json(request))
+        body = parse_body(GenerateRequest, await _read_body(request))
         refuse_unsupported(body)
         prompt_ids = body.input_ids
         if prompt_ids is None:
@@ -242,7 +242,7 @@ class Surface:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize."""
-        body = parse_body(TokenizeRequest, await _read_json(request))
+        body = parse_body(TokenizeRequest, await _read_body(request))
         tokens: list[int] | list[list[int]]
         count: int | list[int]
         if body.messages is not None:
@@ -266,7 +266,7 @@ class Surface:
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize."""
-        body = parse_body(DetokenizeRequest, await _read_json(request))
+        body = parse_body(DetokenizeRequest, await _read_body(request))
         lists = [part for part in body.tokens if isinstance(part, list)]
         if lists:
             return JSONResponse({"text": [self._decode(ids, body.skip_special_tokens) for ids in lists]})
@@ -426,7 +426,7 @@ class Surface:
 
     async def abort_request(self, request: Request) -> Response:
         """POST /abort_request: every request of this address whose id starts with `rid`, or all of them."""
-        body = parse_body(AbortRequest, await _read_json(request))
+        body = parse_body(AbortRequest, await _read_body(request))
         prefix = "" if body.abort_all else body.rid
         if prefix or body.abort_all:
             self._scheduler.abort_matching(prefix or "", speculative=self.address.speculative)
@@ -495,7 +495,7 @@ async def _report_bug(_request: Request, _error: Exception) -> Response:
     return _openai_error("Internal server error", "InternalServerError", 500)
 
 
-async def _read_json(request: Request) -> object:
+async def _read_body(request: Request) -> bytes:
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":
         # A foreign web page can post other types without asking; JSON it cannot.
@@ -505,10 +505,7 @@ async def _read_json(request: Request) -> object:
         body.extend(chunk)
         if len(body) > MAX_BODY_BYTES:
             raise RequestError(f"The request is larger than {MAX_BODY_BYTES // 2**20} MiB.", kind="Bad Request")
-    try:
-        return json.loads(bytes(body))
-    except ValueError as error:
-        raise RequestError(f"The request body is not valid JSON: {error}", kind="Bad Request") from error
+    return bytes(body)
 
 
 async def _finish_unless_gone(request: Request, stream: Stream) -> Output:

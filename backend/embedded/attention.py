@@ -1,0 +1,80 @@
+"""Keys and values of one request, and attention over them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 64  # attention spans are rounded up to this many positions
+
+
+class KVCache:
+    """Keys and values of every layer, allocated once for the whole context.
+
+    The operating system backs the memory page by page as it is written, so an unused context costs nothing.
+    """
+
+    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype) -> None:
+        padded = -(-capacity // BLOCK) * BLOCK
+        self.capacity = capacity
+        # Zeroed: padded positions are masked, but a stray NaN there would survive the mask.
+        self.keys = torch.zeros(num_layers, num_kv_heads, padded, head_dim, dtype=dtype)
+        self.values = torch.zeros(num_layers, num_kv_heads, padded, head_dim, dtype=dtype)
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Store rows from position `start` on. keys, values: [rows, kv_heads, dim]"""
+        end = start + keys.shape[0]
+        self.keys[layer, :, start:end] = keys.transpose(0, 1)
+        self.values[layer, :, start:end] = values.transpose(0, 1)
+
+
+class RowAttention:
+    """Attention in which every row is a batch entry of its own, over a span that depends on its position alone.
+
+    A row therefore runs through the same instructions whether it is decoded alone or verified beside others:
+    that, with the row-wise matmuls, makes greedy decoding with a draft bit-exact. Rows whose spans differ
+    (a step that crosses a multiple of BLOCK) are computed in two calls.
+    """
+
+    def __init__(self, start: int, rows: int, dtype: torch.dtype) -> None:
+        self._groups: list[tuple[slice, int, Tensor]] = []
+        first = 0
+        while first < rows:
+            span = (start + first) // BLOCK * BLOCK + BLOCK
+            last = min(rows, span - start)
+            visible = torch.arange(start + first, start + last)[:, None] >= torch.arange(span)  # [group, span]
+            mask = torch.zeros(last - first, 1, 1, span, dtype=dtype)
+            mask.masked_fill_(~visible[:, None, None], float("-inf"))
+            self._groups.append((slice(first, last), span, mask))
+            first = last
+
+    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor:
+        """queries: [rows, heads, dim] -> [rows, heads * dim]"""
+        rows, heads, dim = queries.shape
+        kv_heads = cache.keys.shape[1]
+        grouped = queries.view(rows, kv_heads, heads // kv_heads, dim)
+        outputs = []
+        for group, span, mask in self._groups:
+            count = group.stop - group.start
+            keys = cache.keys[layer, :, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
+            values = cache.values[layer, :, :span].expand(count, -1, -1, -1)
+            outputs.append(F.scaled_dot_product_attention(grouped[group], keys, values, attn_mask=mask))
+        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return joined.reshape(rows, heads * dim)
+
+
+class BlockAttention:
+    """Plain causal attention for many rows at once, from position 0: fast, but not row-exact. For training."""
+
+    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor:
+        """queries: [rows, heads, dim] -> [rows, heads * dim]"""
+        rows, heads, dim = queries.shape
+        attended = F.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None],
+            cache.keys[layer, :, :rows][None],
+            cache.values[layer, :, :rows][None],
+            is_causal=True,
+            enable_gqa=True,
+        )
+        return attended[0].transpose(0, 1).reshape(rows, heads * dim)

@@ -1,0 +1,162 @@
+"""The target: a dense Llama (or Qwen3) forward over a KV cache, tapping the hidden states that the draft reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backend.embedded.attention import KVCache, RowAttention
+from backend.embedded.config import TargetConfig
+from backend.embedded.linear import Dtype, Linear, activation_dtype, pack
+from backend.embedded.rotary import make_rotations, rotate
+from backend.embedded.weights import TargetWeights, stack_rows
+
+
+class Attention(Protocol):
+    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class TargetLayer:
+    """One decoder layer, packed."""
+
+    input_norm: Tensor
+    qkv: Linear
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    query_norm: Tensor | None = None  # [head_dim], Qwen3 only
+    key_norm: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What a forward leaves behind. last: [rows, hidden] before the final norm; taps: [rows, num_taps * hidden]
+
+    `taps` is None where they were not asked for: a baseline does not pay for what it does not use.
+    """
+
+    last: Tensor
+    taps: Tensor | None
+
+
+class Target:
+    """The full model. Rows are token positions of one request; there is no batch dimension."""
+
+    def __init__(
+        self,
+        config: TargetConfig,
+        dtype: Dtype,
+        layers: list[TargetLayer],
+        embedding: Tensor,
+        final_norm: Tensor,
+        head: Linear,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.layers = layers
+        self.embedding = embedding  # [vocab, hidden]
+        self.final_norm = final_norm
+        self.head = head
+        self.activation = activation_dtype(dtype)
+        self.rotations = make_rotations(config.head_dim, config.context_length, config.rope_theta, config.rope_scaling)
+
+    def new_cache(self, capacity: int | None = None) -> KVCache:
+        config = self.config
+        return KVCache(
+            config.num_layers,
+            config.num_kv_heads,
+            config.head_dim,
+            capacity or config.context_length,
+            self.activation,
+        )
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[rows] -> [rows, hidden]"""
+        return F.embedding(ids, self.embedding)
+
+    def forward(
+        self, ids: Tensor, start: int, cache: KVCache, attend: Attention | None = None, *, tap: bool = True
+    ) -> Hidden:
+        """Run rows at positions start, start + 1, ... and store their keys and values. ids: [rows]"""
+        config = self.config
+        rows = ids.shape[0]
+        attend = attend or RowAttention(start, rows, self.activation)
+        rotations = self.rotations[start : start + rows]
+        hidden = self.embed(ids)  # [rows, hidden]
+        taps = []
+        for index, layer in enumerate(self.layers):
+            if index in config.taps:
+                taps.append(hidden)
+            hidden = hidden + self._attention(layer, index, hidden, rotations, start, cache, attend)
+            hidden = hidden + self._mlp(layer, hidden)
+        return Hidden(hidden, torch.cat(taps, dim=-1) if tap else None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, vocab]"""
+        return self.head(self._norm(hidden, self.final_norm))
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
+
+    def _attention(
+        self,
+        layer: TargetLayer,
+        index: int,
+        hidden: Tensor,
+        rotations: Tensor,
+        start: int,
+        cache: KVCache,
+        attend: Attention,
+    ) -> Tensor:
+        config = self.config
+        queries_and_keys = config.num_heads + config.num_kv_heads
+        qkv = layer.qkv(self._norm(hidden, layer.input_norm))
+        heads = qkv.view(hidden.shape[0], -1, config.head_dim)  # [rows, heads + 2 * kv_heads, dim]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            queries = self._norm(heads[:, : config.num_heads], layer.query_norm)
+            keys = self._norm(heads[:, config.num_heads : queries_and_keys], layer.key_norm)
+            turned = rotate(torch.cat([queries, keys], dim=1), rotations)
+        else:
+            turned = rotate(heads[:, :queries_and_keys].contiguous(), rotations)
+        cache.write(index, start, turned[:, config.num_heads :], heads[:, queries_and_keys:])
+        return layer.output(attend(turned[:, : config.num_heads], cache, index))
+
+    def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
+        gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)
+        return layer.down(F.silu(gate) * up)
+
+
+def build_target(weights: TargetWeights, dtype: Dtype) -> Target:
+    """Pack every matrix for `dtype`. The embedding stays float: bfloat16, or float32 for fp32."""
+    config = weights.config
+    activation = activation_dtype(dtype)
+    matrices, norms = weights.matrices, weights.norms
+
+    def norm(name: str) -> Tensor | None:
+        return norms[name].to(activation) if name in norms else None
+
+    layers = []
+    for index in range(config.num_layers):
+        prefix = f"layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        layers.append(
+            TargetLayer(
+                input_norm=norms[prefix + "input_layernorm"].to(activation),
+                qkv=pack(stack_rows([matrices[attention + name] for name in ("q_proj", "k_proj", "v_proj")]), dtype),
+                output=pack(matrices[attention + "o_proj"], dtype),
+                post_norm=norms[prefix + "post_attention_layernorm"].to(activation),
+                gate_up=pack(stack_rows([matrices[mlp + name] for name in ("gate_proj", "up_proj")]), dtype),
+                down=pack(matrices[mlp + "down_proj"], dtype),
+                query_norm=norm(attention + "q_norm"),
+                key_norm=norm(attention + "k_norm"),
+            )
+        )
+    embedding = weights.embedding.to(activation)
+    head = pack(weights.embedding if weights.head is None else weights.head, dtype)
+    return Target(config, dtype, layers, embedding, norms["norm"].to(activation), head)
