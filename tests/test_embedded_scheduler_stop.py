@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +14,11 @@ TOKENIZER = build_chain_tokenizer()
 LETTERS = "abc "
 
 
-def decode_words(ids: list[int]) -> str:
+def decode_words(ids: Sequence[int]) -> str:
     return str(TOKENIZER.decode(list(ids), skip_special_tokens=False))
 
 
-def decode_letters(ids: list[int]) -> str:
+def decode_letters(ids: Sequence[int]) -> str:
     return "".join(LETTERS[token % len(LETTERS)] for token in ids)
 
 
