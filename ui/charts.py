@@ -145,10 +145,6 @@ def accepted_chart(histogram: Sequence[int] | None) -> Chart:
     empty = "No verify step yet."
     if not histogram or not sum(histogram):
         return Chart("Accepted per step", "drafts accepted", "verify steps", (), empty, categories=True)
-    top = max(range(len(histogram)), key=histogram.__getitem__)
-    share = 100 * histogram[top] / sum(histogram)
-    last = len(histogram) - 1
-    what = {0: "none", last: f"all {last}"}.get(top, str(top))
     bars = Series(
         "verify steps",
         [str(accepted) for accepted in range(len(histogram))],
@@ -157,8 +153,16 @@ def accepted_chart(histogram: Sequence[int] | None) -> Chart:
         kind="bar",
         hover="%{y:.0f} steps<extra></extra>",
     )
-    title = f"{share:.0f} % of steps accept {what}"
-    return Chart(title, "drafts accepted in a verify step", "verify steps", [bars], empty, categories=True)
+    return Chart(_accepted_title(histogram), "drafts accepted in a verify step", "verify steps", [bars], empty, categories=True)
+
+
+def _accepted_title(histogram: Sequence[int]) -> str:
+    most, last = max(histogram), len(histogram) - 1
+    words = {0: "none", last: f"all {last}"}
+    tops = [words.get(accepted, str(accepted)) for accepted, count in enumerate(histogram) if count == most]
+    if len(tops) > 1:
+        return f"As many steps accept {', '.join(tops[:-1])} as {tops[-1]}"
+    return f"{100 * most / sum(histogram):.0f} % of steps accept {tops[0]}"
 
 
 def place_chart(histogram: Sequence[int] | None) -> Chart:
