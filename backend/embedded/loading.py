@@ -30,8 +30,8 @@ MAX_NUM_STEPS = 8
 
 def load_engine(
     *,
-    target: str | None = None,
-    draft: str | None = None,
+    target: Path | None = None,
+    draft: Path | None = None,
     dtype: str | None = None,
     threads: int | None = None,
     num_steps: int | None = None,
@@ -45,8 +45,8 @@ def load_engine(
     """
     chosen = _check_dtype(dtype)
     progress("Reading the draft", 0.02)
-    checkpoint = load_checkpoint(Path(draft) if draft else SHIPPED_DRAFT)
-    model, text, name = _load_gguf_pair(Path(target) if target else None, chosen, progress)
+    checkpoint = load_checkpoint(draft or SHIPPED_DRAFT)
+    model, text, name = _load_gguf_pair(target, chosen, progress)
     taps = checkpoint.tap_layers or choose_taps(model.config.num_layers)
     model.config = replace(model.config, taps=taps)
     if checkpoint.config.target_hidden_size != model.config.hidden_size:
@@ -63,7 +63,7 @@ def load_engine(
         model,
         head,
         text,
-        Names(name, Path(draft).name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
+        Names(name, draft.name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
         num_steps=DEFAULT_NUM_STEPS if num_steps is None else num_steps,
         max_num_steps=MAX_NUM_STEPS,
         threads=used,
