@@ -1,0 +1,51 @@
+"""A stand-in for `python -m sglang.launch_server`, to force what a real server does seldom: crashes, silence.
+
+Run as an executable. It plays the script in EAGLELENS_STANDIN, a list of steps separated by `;`:
+`say TEXT`, `wait SECONDS`, `exit STATUS`, `serve`, `child` (starts a process that outlives it unless ended),
+`deaf` (ignores a polite end).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers 200 to every GET."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Keep the log to what the script says."""
+
+
+def play(step: str) -> None:
+    """Do one step of the script."""
+    word, _, rest = step.strip().partition(" ")
+    if word == "say":
+        print(rest, flush=True)
+    elif word == "wait":
+        time.sleep(float(rest))
+    elif word == "exit":
+        sys.exit(int(rest))
+    elif word == "child":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(f"child {child.pid}", flush=True)
+    elif word == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif word == "serve":
+        port = int(sys.argv[sys.argv.index("--port") + 1])
+        HTTPServer(("127.0.0.1", port), Answer).serve_forever()
+
+
+if __name__ == "__main__":
+    for one in os.environ["EAGLELENS_STANDIN"].split(";"):
+        play(one)
