@@ -27,7 +27,9 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     attach.add_argument("--eagle-url", help="a server with EAGLE-3, such as http://127.0.0.1:30000")
     attach.add_argument("--baseline-url", help="the same target on a server without speculation")
     embedded = parser.add_argument_group("embedded engine")
-    embedded.add_argument("--engine-port", type=int, default=0, help="port of its EAGLE-3 address (default: a free one)")
+    embedded.add_argument(
+        "--engine-port", type=int, default=0, help="port of its EAGLE-3 address (default: a free one)"
+    )
     embedded.add_argument("--engine-baseline-port", type=int, default=0, help="port of its baseline address")
     embedded.add_argument("engine_options", nargs="*", metavar="-- ENGINE OPTIONS", help="passed to the engine as is")
     options = parser.parse_args(arguments)

@@ -153,7 +153,9 @@ def accepted_chart(histogram: Sequence[int] | None) -> Chart:
         kind="bar",
         hover="%{y:.0f} steps<extra></extra>",
     )
-    return Chart(_accepted_title(histogram), "drafts accepted in a verify step", "verify steps", [bars], empty, categories=True)
+    return Chart(
+        _accepted_title(histogram), "drafts accepted in a verify step", "verify steps", [bars], empty, categories=True
+    )
 
 
 def _accepted_title(histogram: Sequence[int]) -> str:

@@ -10,8 +10,8 @@ from time import monotonic
 from typing import Any
 
 import gradio as gr
-
 from backend.client import abort
+
 from ui.charts import LensChart, SpeedLine, accepted_chart, place_chart, speed_chart
 from ui.chat_run import ChatSettings, ChatUpdate, ReferenceMeasurement, write_reply
 from ui.conversation import Turn, from_record, to_bubbles, to_record, with_reply
@@ -36,7 +36,7 @@ CHART_INTERVAL = 0.1  # seconds between two redraws of the charts
 RENDER_INTERVAL = 0.4  # seconds between two renderings of the growing Markdown
 STOP_PATIENCE = 3.0  # seconds the engine gets to end a stopped run in order
 # Keeps what the browser stores across restarts of the app; it hides nothing from the person at the browser.
-STORE_SECRET = "eaglelens"  # noqa: S105
+STORE_SECRET = "eaglelens"
 
 Updates = dict[Any, Any]
 
@@ -400,9 +400,9 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         # Their tokens were left behind with the old page, so earlier replies are shown rendered.
         return [*values, session, to_bubbles(session.turns), TokenStream.shown(not rendered)]
 
-    hidden = {"show_progress": "hidden", "api_visibility": "private"}
+    hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     inputs = [tab.prompt, tab.session, tab.reference, *tab.settings()]
-    ask = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), "concurrency_limit": MAX_RUNNING, **hidden}
+    ask: dict[str, Any] = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), "concurrency_limit": MAX_RUNNING, **hidden}
     sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
     again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(**ask)
     tab.stop.click(stop, tab.current, None, concurrency_limit=None, **hidden).then(

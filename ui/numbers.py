@@ -38,7 +38,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """`2.10×`, or a dash. Below 1.00 it reads the same way: a slowdown is no special case."""
+    """The ratio with two digits, or a dash. Below 1.00 it reads the same way: a slowdown is no special case."""
     return DASH if ratio is None else f"{ratio:.2f}×"  # noqa: RUF001
 
 

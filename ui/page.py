@@ -32,9 +32,9 @@ def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
         head = gr.HTML(elem_id="lens-head", apply_default_css=False)
         banner = gr.HTML(elem_id="lens-banner", visible=False, apply_default_css=False)
         shown = gr.State("")
-        with gr.Tabs():
-            with gr.Tab("Chat", id="chat"):
-                build_chat_tab(page, engines, live_runs)
+        with gr.Tabs(), gr.Tab("Chat", id="chat"):
+            build_chat_tab(page, engines, live_runs)
         clock = gr.Timer(POLL_INTERVAL)
         gr.on([page.load, clock.tick], look, shown, [head, banner, shown], concurrency_limit=None, **hidden)
-    return page.queue(max_size=MAX_WAITING)
+    page.queue(max_size=MAX_WAITING)
+    return page

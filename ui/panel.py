@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from backend import metrics
 from backend.client import stream_run
+
+from backend import metrics
 from backend.events import Counters, Exactness, Request, Run, Token
 from backend.lanes import Lane
 from ui.charts import Arrivals, SpeedLine

@@ -42,9 +42,7 @@ class Progress:
                 self.run, self.tokens, self.chunks = run, run.tokens, run.chunks
 
 
-async def follow(
-    events: AsyncIterator[Event], interval: float = PAGE_INTERVAL
-) -> AsyncGenerator[Progress, None]:
+async def follow(events: AsyncIterator[Event], interval: float = PAGE_INTERVAL) -> AsyncGenerator[Progress, None]:
     """Yield the growing run at most once per `interval` seconds, and once more when it is complete.
 
     Events are taken in as they come, in a task of their own, so a slow page never slows the stream.

@@ -34,7 +34,7 @@ class ShareLink:
     def _ask(self, host: str, port: int, token: str) -> None:
         try:
             url = setup_tunnel(host, port, token, None, None)
-        except Exception as error:  # noqa: BLE001  whatever the tunnel's client raises, the app serves on
+        except Exception as error:  # whatever the tunnel's client raises, the app serves on
             self._tell(ShareState(asked=True, problem=_describe(str(error) or type(error).__name__)))
         else:
             self._tell(ShareState(asked=True, url=url))

@@ -43,7 +43,9 @@ def render_banner(state: EngineState, share: ShareState) -> str:
     if state.problem:
         parts.append(escape(state.problem))
     if state.eagle is not None and state.eagle.num_steps == 0:
-        parts.append("The first server does not speculate: no token of it is drafted, and there is nothing to speed up.")
+        parts.append(
+            "The first server does not speculate: no token of it is drafted, and there is nothing to speed up."
+        )
     if share.problem:
         parts.append(escape(share.problem))
     return "".join(f'<div class="banner" role="status">{part}</div>' for part in parts)

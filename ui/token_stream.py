@@ -20,7 +20,10 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 BADGES = {
     Exactness.EXACT: ("labels exact", "Every label is certain, and the totals agree with the engine's own counters."),
     Exactness.PARTIAL: ("labels partly uncertain", "Some engine outputs were merged on the way and hide their steps."),
-    Exactness.INCONSISTENT: ("labels unknown", "The engine's counters disagree with what arrived: no label is claimed."),
+    Exactness.INCONSISTENT: (
+        "labels unknown",
+        "The engine's counters disagree with what arrived: no label is claimed.",
+    ),
     Exactness.PROVISIONAL: ("labels provisional", "The engine's final counters have not arrived."),
 }
 
@@ -90,7 +93,14 @@ def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
         if step is None:
             continue
         accepted = _common_prefix(chunk.ids, chunk.proposed)
-        rows.append([step, accepted, list(chunk.proposed), [words[draft] if draft < len(words) else None for draft in chunk.proposed]])
+        rows.append(
+            [
+                step,
+                accepted,
+                list(chunk.proposed),
+                [words[draft] if draft < len(words) else None for draft in chunk.proposed],
+            ]
+        )
     return rows
 
 
