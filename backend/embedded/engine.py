@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from backend.embedded.attention import KVCache
@@ -14,6 +13,7 @@ from backend.embedded.draft import Draft
 from backend.embedded.prefix_cache import PrefixCache, PrefixEntry, common_prefix
 from backend.embedded.sampling import Verdict, target_distribution, verify_greedy, verify_sampled
 from backend.embedded.target import Target
+from backend.embedded.text import Text
 
 PREFILL_ROWS = 64  # prompt rows per forward
 
@@ -25,16 +25,6 @@ class Step:
     ids: tuple[int, ...]
     proposed: tuple[int, ...] = ()
     accepted: int = 0
-
-
-@dataclass(frozen=True)
-class Text:
-    """How a model's text becomes ids and back."""
-
-    tokenizer: Tokenizer
-    chat_template: str
-    eos_ids: tuple[int, ...]
-    special_tokens: Mapping[str, str]
 
 
 @dataclass(frozen=True)

