@@ -11,5 +11,9 @@ class LaneError(EagleLensError):
     """A lane's server could not be reached, refused a request or broke off."""
 
 
+class LaneRefusedError(LaneError):
+    """The server answered, and declined."""
+
+
 class RecordingError(EagleLensError):
     """A recording could not be read or written."""

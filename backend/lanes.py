@@ -23,6 +23,8 @@ SHOWN_FACTS = (
     "max_running_requests",
     "disable_radix_cache",
     "stream_interval",
+    "stream_output",
+    "incremental_streaming_output",
     "speculative_algorithm",
     "speculative_draft_model_path",
     "speculative_num_steps",
@@ -76,6 +78,11 @@ class Lane:
         """Whether /v1/completions streams token ids and counters (SGLang >= 0.5.19); else /generate is used."""
         known = parse_version(self.version)
         return known is None or known >= (0, 5, 19)
+
+    @property
+    def ids_are_deltas(self) -> bool:
+        """Whether /generate sends only new ids with each chunk (two flags that few servers are started with)."""
+        return bool(self.facts.get("stream_output") or self.facts.get("incremental_streaming_output"))
 
     @property
     def drafts_per_step(self) -> int:

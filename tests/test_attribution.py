@@ -87,7 +87,7 @@ def assert_no_label_is_wrong(labels: tuple[Label, ...], truth: tuple[Label, ...]
         assert label.place is None or true.place is None or label.place == true.place
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(streams())
 def test_a_certain_label_is_never_wrong(stream: Stream) -> None:
     labels, exactness = settle(stream)
@@ -95,14 +95,14 @@ def test_a_certain_label_is_never_wrong(stream: Stream) -> None:
     assert_no_label_is_wrong(labels, stream.truth)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(streams())
 def test_a_certain_label_without_counters_is_never_wrong(stream: Stream) -> None:
     found = attribute(stream.sizes, None, stream.num_steps)
     assert_no_label_is_wrong(found.labels, stream.truth)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(streams(merging=False, retracting=False))
 def test_one_chunk_per_step_is_always_exact_and_complete(stream: Stream) -> None:
     assert settle(stream) == (stream.truth, Exactness.EXACT)
@@ -116,7 +116,7 @@ def test_a_retraction_leaves_the_sources_exact(stream: Stream) -> None:
     assert [label.source for label in labels] == [label.source for label in stream.truth]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(streams())
 def test_exact_totals_agree_with_the_counters(stream: Stream) -> None:
     labels, exactness = settle(stream)
@@ -131,7 +131,7 @@ def test_exact_totals_agree_with_the_counters(stream: Stream) -> None:
     assert sources.count(T) == steps - (1 if cut > 0 else 0) + stream.counters.retractions
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(streams(), st.sampled_from(["verify_steps", "accepted", "completion_tokens"]), st.sampled_from([-2, -1, 1, 2]))
 def test_a_wrong_counter_makes_every_label_uncertain(stream: Stream, name: str, error: int) -> None:
     wrong = replace(stream.counters, **{name: getattr(stream.counters, name) + error})

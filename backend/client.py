@@ -1,0 +1,211 @@
+"""Talks to any server that speaks SGLang's protocol: one streamed request as events, and the small calls around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from backend.errors import LaneError, LaneRefusedError
+from backend.events import Event, Request, RunEnded, RunStarted
+from backend.failures import FAILURES, describe_failure, describe_status, read_message
+from backend.lanes import Lane, lane_from_facts, normalise_url
+from backend.pieces import find_anchor, list_windows, read_windows, strip_anchor
+from backend.reader import CONNECT_TIMEOUT, Reader, authorise
+from backend.run_builder import RunBuilder, run_so_far, steps_asked
+from backend.transport import connect, http
+
+__all__ = [
+    "abort",
+    "detokenize",
+    "flush_cache",
+    "read_lane",
+    "read_vocabulary",
+    "run_so_far",
+    "stream_run",
+    "tokenize_chat",
+]
+
+SILENCE_TIMEOUT = 300.0  # seconds without a byte; a long prompt in a queue can take minutes
+CALL_TIMEOUT = 15.0
+SETTLE_TIMEOUT = 5.0
+VOCABULARY_BATCH = 4096
+ANCHOR_CHOICE = 256  # ids; no vocabulary is smaller
+VOCABULARY_LIMIT = 512 * 1024
+
+
+async def stream_run(
+    lane: Lane, request: Request, *, stop: asyncio.Event | None = None, timeout: float = SILENCE_TIMEOUT
+) -> AsyncGenerator[Event, None]:
+    """Stream one request: RunStarted, then TokensArrived for each chunk, then RunEnded; never raises for the server.
+
+    Chunks are read and timed in a thread of their own, so a slow consumer changes no number. Setting `stop`, or
+    `abort(lane, request.rid)`, ends the run early with what came; closing or cancelling this generator aborts the
+    request too, without a RunEnded (`run_so_far` makes a run of the events). A failure ends as `run.error`.
+    """
+    started = RunStarted(lane.label, request, time.time(), steps_asked(lane, request))
+    builder = RunBuilder(lane, started)
+    reader = Reader(lane, request, timeout)
+    reader.start()
+    watching = None if stop is None else asyncio.create_task(_stop_on(stop, reader))
+    error = None
+    try:
+        yield started
+        try:
+            async for arrival in reader:
+                event = builder.add(arrival.delta, arrival.arrived)
+                if event is not None:
+                    yield event
+        except FAILURES as failure:
+            error = describe_failure(lane, failure, in_reply=bool(builder.ids))
+        if error is None:
+            await _settle_pieces(lane, builder)
+        held, run = builder.end(error, lane.facts)
+        if held is not None:
+            yield held
+        yield RunEnded(run)
+    finally:
+        reader.stop()
+        if watching is not None:
+            watching.cancel()
+
+
+async def abort(lane: Lane, rid: str) -> None:
+    """Stop a request on the server; its stream then ends by itself. Raises LaneError."""
+    await _call(lane, "POST", "/abort_request", {"rid": rid})
+
+
+async def tokenize_chat(
+    lane: Lane, messages: Sequence[Mapping[str, object]], chat_template_kwargs: Mapping[str, object] | None = None
+) -> tuple[int, ...]:
+    """The prompt ids of a conversation, by the server's own chat template. Raises LaneError."""
+    body: dict[str, object] = {"model": lane.model, "messages": [dict(message) for message in messages]}
+    if chat_template_kwargs:
+        body["chat_template_kwargs"] = dict(chat_template_kwargs)
+    answer = await _call(lane, "POST", "/tokenize", body)
+    ids = answer.get("tokens") if isinstance(answer, Mapping) else None
+    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+        raise LaneError(
+            f"{lane.label} does not turn a conversation into tokens. Use SGLang 0.5.19 or newer, "
+            "or a model with a chat template."
+        )
+    return tuple(ids)
+
+
+async def detokenize(
+    lane: Lane, sequences: Sequence[Sequence[int]], *, timeout: float = CALL_TIMEOUT
+) -> tuple[str, ...]:
+    """The text of each id sequence, special tokens left out, in one request. Raises LaneError."""
+    if not sequences:
+        return ()
+    body = {"model": lane.model, "tokens": [list(ids) for ids in sequences], "skip_special_tokens": True}
+    answer = await _call(lane, "POST", "/detokenize", body, timeout=timeout)
+    texts = answer.get("text") if isinstance(answer, Mapping) else None
+    if not isinstance(texts, list) or len(texts) != len(sequences):
+        raise LaneError(f"{lane.label} does not turn tokens into text. Use SGLang 0.5.19 or newer.")
+    return tuple(str(text) for text in texts)
+
+
+async def flush_cache(lane: Lane) -> None:
+    """Empty the server's prefix cache; it refuses while requests run. Disturbs its other users. Raises LaneError."""
+    await _call(lane, "POST", "/flush_cache")
+
+
+async def read_lane(
+    base_url: str,
+    label: str,
+    *,
+    api_key: str | None = None,
+    ca_file: str | None = None,
+    with_vocabulary: bool = True,
+) -> Lane:
+    """Ask a server what it is, and for the text of each token. Raises LaneError.
+
+    Where it does not tell (behind a router, say) the lane has fewer facts, and `warnings` say so.
+    """
+    lane = Lane(label, normalise_url(base_url), "default", api_key=api_key, ca_file=ca_file)
+    models = await _call_if_known(lane, "/v1/models")
+    facts = await _call_if_known(lane, "/server_info") or await _call_if_known(lane, "/get_server_info")
+    if not models and not facts:
+        raise LaneRefusedError(describe_status(lane, 404, ""))
+    lane = lane_from_facts(label, base_url, facts, models, api_key=api_key, ca_file=ca_file)
+    return replace(lane, vocabulary=await read_vocabulary(lane)) if with_vocabulary else lane
+
+
+async def read_vocabulary(lane: Lane) -> tuple[str, ...]:
+    """The text that each token adds behind other text, by id; empty where the server does not decode.
+
+    Asked once per lane, before any timed request: it takes the server a second or so.
+    """
+    texts: list[str] = []
+    batch = VOCABULARY_BATCH
+    with suppress(LaneError):  # pieces are then found at the end of a run, or given per chunk
+        first = await detokenize(lane, [[token] for token in range(ANCHOR_CHOICE)])
+        anchor = find_anchor(first)
+        while anchor is not None and batch and len(texts) < VOCABULARY_LIMIT:
+            behind = [[anchor, token] for token in range(len(texts), len(texts) + batch)]
+            try:
+                found = strip_anchor(first[anchor], await detokenize(lane, behind))
+            except LaneRefusedError:  # some servers refuse ids past the end, others decode them to nothing
+                batch //= 2
+                continue
+            if not any(found):
+                break
+            texts += found
+    while texts and not texts[-1]:
+        texts.pop()
+    return tuple(texts)
+
+
+async def _stop_on(stop: asyncio.Event, reader: Reader) -> None:
+    await stop.wait()
+    reader.stop()
+
+
+async def _settle_pieces(lane: Lane, builder: RunBuilder) -> None:
+    """Decode what live splitting left open, once the timed stream is over; without an answer it stays as it was."""
+    spans = builder.open_spans()
+    windows = [list_windows(builder.ids, span) for span in spans]
+    with suppress(LaneError):
+        decoded = await detokenize(lane, [ids for group in windows for ids in group], timeout=SETTLE_TIMEOUT)
+        at = 0
+        for span, group in zip(spans, windows, strict=True):
+            pieces = read_windows(span, decoded[at : at + len(group)])
+            at += len(group)
+            if pieces is not None:
+                builder.settle(span, pieces)
+
+
+async def _call_if_known(lane: Lane, path: str) -> Mapping[str, object]:
+    """The JSON object at `path`, empty where the server has no such address."""
+    answer = await _call(lane, "GET", path, missing_ok=True)
+    return answer if isinstance(answer, Mapping) else {}
+
+
+async def _call(
+    lane: Lane,
+    method: str,
+    path: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    timeout: float = CALL_TIMEOUT,
+    missing_ok: bool = False,
+) -> Any:
+    """One small request; its JSON, or None where the answer is not JSON or `missing_ok` and there is no such path."""
+    limits = http.Timeout(timeout, connect=CONNECT_TIMEOUT)
+    try:
+        async with http.AsyncClient(transport=connect(lane.base_url, lane.ca_file), timeout=limits) as client:
+            response = await client.request(method, f"{lane.base_url}{path}", json=body, headers=authorise(lane))
+    except FAILURES as error:
+        raise LaneError(describe_failure(lane, error)) from error
+    if missing_ok and response.status_code in (404, 405):
+        return None
+    if response.status_code >= 400:
+        raise LaneRefusedError(describe_status(lane, response.status_code, read_message(response.text)))
+    try:
+        return response.json()
+    except ValueError:
+        return None
