@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import gradio as gr
 
+from backend.metrics import SPEED_WINDOW
 from ui.resources import PLOTLY_URL, read_resource
 
 Colour = Literal["eagle", "base"]
@@ -16,7 +17,11 @@ Colour = Literal["eagle", "base"]
 
 @dataclass(frozen=True)
 class Series:
-    """One line or row of bars; `x` and `y` have equal length. `pattern` and `dash` say what colour says, without it."""
+    """One line or row of bars; `x` and `y` have equal length. `pattern` and `dash` say what colour says, without it.
+
+    `shape` is how a line goes from point to point: `vh` where a value holds up to its own x, `hv` where it holds from
+    there on, `hvh` around it.
+    """
 
     name: str
     x: Sequence[float | str]
@@ -24,6 +29,8 @@ class Series:
     colour: Colour
     kind: Literal["line", "bar"] = "line"
     dash: Literal["solid", "dash", "dot"] = "solid"
+    shape: Literal["linear", "hv", "vh", "hvh"] = "linear"
+    filled: bool = False
     pattern: Literal["", "/"] = ""
     hover: str = "%{y:.1f}<extra>%{fullData.name}</extra>"
 
@@ -67,9 +74,9 @@ class ReferenceSpeed:
 
 def speed_chart(eagle: SpeedLine, baseline: SpeedLine | None, reference: ReferenceSpeed | None = None) -> Chart:
     """Tokens per second over time, against the baseline measured now, or a dated line of the last one measured."""
-    series = [Series(eagle.name, eagle.seconds, eagle.speeds, "eagle")] if eagle.seconds else []
+    series = [Series(eagle.name, eagle.seconds, eagle.speeds, "eagle", shape="vh")] if eagle.seconds else []
     if baseline is not None and baseline.seconds:
-        series.append(Series(baseline.name, baseline.seconds, baseline.speeds, "base", dash="dash"))
+        series.append(Series(baseline.name, baseline.seconds, baseline.speeds, "base", dash="dash", shape="vh"))
     elif reference is not None and eagle.seconds:
         ends = [0.0, max(eagle.seconds[-1], 1.0)]
         name = f"baseline, measured {reference.measured}"
@@ -77,7 +84,7 @@ def speed_chart(eagle: SpeedLine, baseline: SpeedLine | None, reference: Referen
     return Chart(
         title=_speed_title(eagle, baseline),
         x_title="time since the request (s)",
-        y_title="tokens/s, last second",
+        y_title=f"tokens/s in each {SPEED_WINDOW:g} s",
         series=series,
         empty="The curve starts with the second token.",
     )
@@ -109,6 +116,7 @@ def progress_chart(eagle: Arrivals, baseline: Arrivals) -> Chart:
             *_thin(lane.seconds),
             colour,
             dash="solid" if colour == "eagle" else "dash",
+            shape="hv",
             hover="%{y:.0f} tokens<extra>%{fullData.name}</extra>",
         )
         for lane, colour in lanes

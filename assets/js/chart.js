@@ -32,7 +32,8 @@ function trace(series) {
     ...shared,
     type: "scatter",
     mode: "lines",
-    line: { color: colour(series.colour), width: 2.4, dash: series.dash, shape: "linear" },
+    line: { color: colour(series.colour), width: 2.4, dash: series.dash, shape: series.shape },
+    fill: series.filled ? "tozeroy" : "none",
   };
 }
 
