@@ -74,6 +74,16 @@ class ChainApp:
     engine: ClosedFormEngine
     pace: float
 
+    def restart(self, eagle_url: str, baseline_url: str) -> None:
+        """Serve again at the addresses of the stopped server."""
+        self.server = EmbeddedServer(self.engine, *(bind_port(HOST, port_of(url)) for url in (eagle_url, baseline_url)))
+        self.server.start()
+
+
+def port_of(url: str) -> int:
+    """The port of an address."""
+    return int(url.rpartition(":")[2])
+
 
 @contextmanager
 def serve(blocks: gr.Blocks) -> Iterator[str]:
@@ -97,7 +107,7 @@ def chain_app() -> Iterator[ChainApp]:
     with serve(build_page(Engines(lambda: stage), ShareLink(print).state)) as url:
         app.url = url
         yield app
-    server.stop()
+    app.server.stop()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -111,7 +111,7 @@ def test_settings_and_conversation_survive_a_reload(page: Page, chain_app: Chain
 
 
 def test_stop_stops_the_engine_and_keeps_the_text(page: Page, chain_app: ChainApp) -> None:
-    chain_app.pace = 0.1
+    chain_app.pace = 0.2
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
     page.locator('#chat-tokens .token[data-index="8"]').wait_for()
@@ -138,7 +138,7 @@ def test_two_visitors_do_not_see_each_other(page: Page, chain_app: ChainApp) -> 
 
 
 def test_closing_the_tab_stops_the_engine(page: Page, chain_app: ChainApp) -> None:
-    chain_app.pace = 0.1
+    chain_app.pace = 0.2
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
     page.locator('#chat-tokens .token[data-index="4"]').wait_for()
@@ -161,3 +161,38 @@ def test_the_page_stays_where_it_is_while_text_streams(page: Page, chain_app: Ch
     before = page.evaluate(read)
     page.locator('#chat-tokens .token[data-index="150"]').wait_for()
     assert json.loads(page.evaluate(read)) == json.loads(before)
+
+
+def test_a_dead_server_is_a_banner_with_the_text_kept_and_recovers_when_it_is_back(
+    page: Page, chain_app: ChainApp
+) -> None:
+    open_app(page, chain_app.url)
+    urls = chain_app.server.eagle.url, chain_app.server.baseline.url
+    chain_app.server.stop()
+    ask(page, "w9 w10")
+    expect(page.locator("#chat-notice")).to_be_visible(timeout=20_000)
+    expect(page.locator("#chat-prompt textarea")).to_have_value("w9 w10")
+    expect(page.locator("#lens-banner")).to_be_visible(timeout=20_000)
+    chain_app.restart(*urls)
+    expect(page.locator("#lens-banner")).not_to_be_visible(timeout=20_000)
+    page.locator("#chat-send").click()
+    wait_for_reply(page)
+    assert page.evaluate(READ_TOKENS)[0]["text"].strip() == "w11"
+
+
+def test_retry_asks_again_edit_takes_the_prompt_back_and_clear_empties(page: Page, chain_app: ChainApp) -> None:
+    open_app(page, chain_app.url)
+    ask(page, "w9 w10")
+    wait_for_reply(page)
+    page.locator("#chat-retry").click()
+    page.locator("#chat-stop:enabled").wait_for()
+    wait_for_reply(page)
+    assert page.locator("#chat-window .message.user, #chat-window .user-row").count() >= 1
+    page.locator("#chat-edit").click()
+    expect(page.locator("#chat-prompt textarea")).to_have_value("w9 w10")
+    expect(page.locator("#chat-window")).not_to_contain_text("w9 w10")
+    ask(page, "w20 w21")
+    wait_for_reply(page)
+    page.locator("#chat-clear").click()
+    expect(page.locator("#chat-window")).not_to_contain_text("w20 w21")
+    expect(page.locator("#chat-tokens .tokens .token")).to_have_count(0)

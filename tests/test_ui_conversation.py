@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ui.conversation import Turn, from_record, split_thought, to_bubbles, to_messages, to_record, with_reply
+from ui.conversation import Turn, find_turn, from_record, split_thought, to_bubbles, to_messages, to_record, with_reply
 
 
 def test_earlier_thinking_is_not_sent_again() -> None:
@@ -48,3 +48,8 @@ def test_what_is_no_conversation_is_ignored(record: object) -> None:
 
 def test_only_the_last_reply_is_replaced() -> None:
     assert with_reply((Turn("a", "b"), Turn("c")), "d") == (Turn("a", "b"), Turn("c", "d"))
+
+
+def test_a_bubble_leads_to_its_turn() -> None:
+    turns = (Turn("a", "<think>b</think>c"), Turn("d", "", "Stopped."))
+    assert [find_turn(turns, bubble) for bubble in range(6)] == [0, 0, 0, 1, 1, None]

@@ -10,7 +10,6 @@ from typing import Literal
 from uuid import uuid4
 
 from backend.client import tokenize_chat
-
 from backend.errors import EagleLensError
 from backend.events import Request, Sampling
 from ui.charts import ReferenceSpeed

@@ -10,11 +10,10 @@ from time import monotonic
 from typing import Any
 
 import gradio as gr
-from backend.client import abort
 
 from ui.charts import LensChart, SpeedLine, accepted_chart, place_chart, speed_chart
 from ui.chat_run import ChatSettings, ChatUpdate, ReferenceMeasurement, write_reply
-from ui.conversation import Turn, from_record, to_bubbles, to_record, with_reply
+from ui.conversation import Turn, find_turn, from_record, to_bubbles, to_record, with_reply
 from ui.engines import BASELINE_LABEL, EAGLE_LABEL, Engines
 from ui.limits import MAX_PROMPT_CHARACTERS, MAX_REPLY_TOKENS, MAX_RUNNING
 from ui.live_runs import LiveRuns
@@ -81,7 +80,7 @@ class ChatTab:
     stored_turns: gr.BrowserState
     reference: gr.BrowserState
 
-    def settings(self) -> list[gr.components.Component]:
+    def settings(self) -> list[Any]:
         """The components behind `ChatSettings`, in its order."""
         return [
             self.mode,
@@ -94,7 +93,7 @@ class ChatTab:
             self.view,
         ]
 
-    def shown(self) -> list[gr.components.Component]:
+    def shown(self) -> list[Any]:
         """Everything a reply changes."""
         return [
             self.window,
@@ -293,12 +292,18 @@ def _show_panels(tab: ChatTab, update: ChatUpdate, with_charts: bool) -> Updates
     return shown
 
 
-def _show_phase(tab: ChatTab, update: ChatUpdate, session: ChatSession) -> Updates:
+def _show_phase(tab: ChatTab, update: ChatUpdate, session: ChatSession, prompt: str) -> Updates:
     """What changes when a reply enters a new phase: buttons, notice, what is kept."""
     shown: Updates = {tab.notice: gr.Markdown(escape_markup(update.notice), visible=bool(update.notice))}
     match update.phase:
         case "refused":
-            shown |= {tab.send: gr.Button(interactive=True), tab.stop: gr.Button(interactive=False)}
+            shown |= {
+                tab.prompt: prompt,
+                tab.send: gr.Button(interactive=True),
+                tab.stop: gr.Button(interactive=False),
+                tab.session: session,
+                tab.stored_turns: to_record(session.turns),
+            }
         case "asking":
             shown |= {
                 tab.prompt: "",
@@ -367,7 +372,7 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
                 last = update
                 shown = _show_panels(tab, update, fresh or charts.due())
                 if fresh:
-                    shown |= {**_show_phase(tab, update, session), tab.current: _current_run(update)}
+                    shown |= {**_show_phase(tab, update, session, prompt), tab.current: _current_run(update)}
                 if fresh or (rendered and markdown.due()):
                     shown |= _show_text(tab, update, rendered)
                 yield shown
@@ -380,7 +385,7 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         live = live_runs.get(current)
         if live is None:
             return
-        await abort(live.lane, current)
+        live.stop.set()
         with suppress(TimeoutError):
             await asyncio.wait_for(live.ended.wait(), STOP_PATIENCE)
 
@@ -392,6 +397,12 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         rendered = view == "Rendered"
         return {tab.window: _bubbles(turns, rendered), tab.tokens: TokenStream.shown(not rendered)}
 
+    def show_earlier(event: gr.SelectData, session: ChatSession, view: str) -> Any:
+        """The token view of the reply that was clicked, where it is still there."""
+        turns = session.turns if view == "Rendered" else with_reply(session.turns, "")
+        turn = find_turn(turns, event.index) if isinstance(event.index, int) and turns else None
+        return session.views.get(turn, gr.skip()) if turn is not None else gr.skip()
+
     def restore(stored: object, turns: object, view: str) -> list[Any]:
         session = ChatSession(from_record(turns))
         chosen = read_settings(stored)
@@ -402,7 +413,8 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
 
     hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     inputs = [tab.prompt, tab.session, tab.reference, *tab.settings()]
-    ask: dict[str, Any] = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), "concurrency_limit": MAX_RUNNING, **hidden}
+    ask: dict[str, Any] = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), **hidden}
+    ask["concurrency_limit"] = MAX_RUNNING
     sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
     again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(**ask)
     tab.stop.click(stop, tab.current, None, concurrency_limit=None, **hidden).then(
@@ -426,6 +438,7 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         **hidden,
     )
     tab.view.change(change_view, [tab.view, tab.session, tab.current], [tab.window, tab.tokens], **hidden)
+    tab.window.select(show_earlier, [tab.session, tab.view], tab.tokens, **hidden)
     tab.mode.input(
         lambda name: (
             modes[name].system,

@@ -63,6 +63,16 @@ def to_bubbles(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     return bubbles
 
 
+def find_turn(turns: Sequence[Turn], bubble: int) -> int | None:
+    """The turn that bubble number `bubble` of `to_bubbles(turns)` belongs to; None where there is no such bubble."""
+    seen = 0
+    for index, turn in enumerate(turns):
+        seen += len(to_bubbles((turn,)))
+        if bubble < seen:
+            return index
+    return None
+
+
 def with_reply(turns: Sequence[Turn], reply: str, problem: str = "") -> tuple[Turn, ...]:
     """The conversation with the last turn's reply replaced."""
     return (*turns[:-1], replace(turns[-1], reply=reply, problem=problem))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backend.client import read_lane
-
 from backend.embedded_process import EngineStage
 from backend.errors import EagleLensError
 from backend.lanes import Lane

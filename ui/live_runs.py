@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from backend.lanes import Lane
 from ui.token_stream import StreamView
 
 KEPT = 64  # finished runs that can still be asked for
@@ -14,11 +13,10 @@ KEPT = 64  # finished runs that can still be asked for
 
 @dataclass
 class LiveRun:
-    """One run. Its name is a random id that only its own page knows."""
+    """One run, by a random name that only its own page knows. Setting `stop` ends it; then `ended` is set."""
 
-    lane: Lane
     view: StreamView
-    stopped: bool = False
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -28,9 +26,9 @@ class LiveRuns:
     def __init__(self) -> None:
         self._runs: OrderedDict[str, LiveRun] = OrderedDict()
 
-    def begin(self, lane: Lane, view: StreamView) -> LiveRun:
+    def begin(self, view: StreamView) -> LiveRun:
         """Enter a run under `view.run`."""
-        live = LiveRun(lane, view)
+        live = LiveRun(view)
         self._runs[view.run] = live
         for name in [name for name, run in self._runs.items() if run.ended.is_set()][:-KEPT]:
             del self._runs[name]

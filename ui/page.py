@@ -28,7 +28,8 @@ def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
             return gr.skip(), gr.skip(), shown
         return head, gr.HTML(banner, visible=bool(banner)), head + banner
 
-    with gr.Blocks(title="EagleLens", analytics_enabled=False) as page:
+    page = gr.Blocks(title="EagleLens", analytics_enabled=False)
+    with page:
         head = gr.HTML(elem_id="lens-head", apply_default_css=False)
         banner = gr.HTML(elem_id="lens-banner", visible=False, apply_default_css=False)
         shown = gr.State("")

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from backend.client import stream_run
-
 from backend import metrics
+from backend.client import stream_run
 from backend.events import Counters, Exactness, Request, Run, Token
 from backend.lanes import Lane
 from ui.charts import Arrivals, SpeedLine
@@ -45,9 +44,9 @@ async def stream_panel(lane: Lane, request: Request, live_runs: LiveRuns) -> Asy
 
     Closing this generator aborts the request.
     """
-    live = live_runs.begin(lane, StreamView(request.rid, lane.label, "", (), (), Exactness.PROVISIONAL, False))
+    live = live_runs.begin(StreamView(request.rid, lane.label, "", (), (), Exactness.PROVISIONAL, False))
     try:
-        async with aclosing(follow(stream_run(lane, request))) as progresses:
+        async with aclosing(follow(stream_run(lane, request, stop=live.stop))) as progresses:
             async for progress in progresses:
                 update = describe(lane, request.rid, progress)
                 live.view = update.view

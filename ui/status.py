@@ -42,7 +42,11 @@ def render_banner(state: EngineState, share: ShareState) -> str:
         parts.append(f'{escape(state.loading)} …<progress max="1"{value}></progress>')
     if state.problem:
         parts.append(escape(state.problem))
-    if state.eagle is not None and state.eagle.num_steps == 0:
+    warnings = [text for lane in (state.eagle, state.baseline) if lane is not None for text in lane.warnings]
+    parts += [escape(text) for text in dict.fromkeys(warnings)]
+    if state.baseline is not None and state.baseline.is_speculative:
+        parts.append("The second server speculates too: it is no baseline, and a speedup over it means little.")
+    if state.eagle is not None and not state.eagle.is_speculative:
         parts.append(
             "The first server does not speculate: no token of it is drafted, and there is nothing to speed up."
         )

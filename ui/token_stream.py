@@ -154,4 +154,4 @@ class TokenStream(gr.HTML):
     @staticmethod
     def shown(visible: bool) -> dict[str, Any]:
         """An update that shows or hides the view and leaves its tokens as they are."""
-        return gr.update(visible=True if visible else "hidden")  # type: ignore[no-any-return]
+        return gr.update(visible=True if visible else "hidden")
