@@ -38,6 +38,10 @@ class LiveRuns:
         """The run of this name, None where it is unknown or forgotten."""
         return self._runs.get(run)
 
+    def running(self) -> frozenset[str]:
+        """The names of the runs that have not ended."""
+        return frozenset(name for name, run in self._runs.items() if not run.ended.is_set())
+
     def whole(self, run: str) -> StreamView | None:
         """Everything known of the run of this name."""
         live = self._runs.get(run)
