@@ -122,7 +122,7 @@ def test_several_nodes_are_passed_on() -> None:
 
 
 def test_chosen_gpus_are_the_only_ones_visible() -> None:
-    assert build_environment(replace(eagle(), gpus=(2, 3)))["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert build_environment(replace(eagle(), gpus=("2", "3")))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_a_shell_gets_paths_with_blanks_back_whole() -> None:

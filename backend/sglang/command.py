@@ -92,7 +92,7 @@ def build_command(spec: LaunchSpec) -> tuple[str, ...]:
 
 def build_environment(spec: LaunchSpec) -> dict[str, str]:
     """What the server needs in its environment beside what is there already."""
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, spec.gpus))} if spec.gpus else {}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)} if spec.gpus else {}
     return {**spec.environment, **visible}
 
 

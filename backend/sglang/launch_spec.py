@@ -23,8 +23,8 @@ class Nodes:
 class LaunchSpec:
     """One server. `speculation` None makes it a baseline.
 
-    `python` is the interpreter that has SGLang and `version` that SGLang's version. `gpus` empty leaves every GPU
-    visible. `mem_fraction` replaces what `flags` say: the share of the GPU memory free at start that weights and
+    `python` is the interpreter that has SGLang and `version` that SGLang's version. `gpus` are names for
+    CUDA_VISIBLE_DEVICES; empty leaves every GPU visible. `mem_fraction` replaces what `flags` say: the share of the GPU memory free at start that weights and
     KV cache may take. `flags` are spelled as in SGLang 0.5.23 or in `version`.
     """
 
@@ -37,7 +37,7 @@ class LaunchSpec:
     host: str = "127.0.0.1"
     port: int = 30000
     tp: int = 1
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
     nodes: Nodes | None = None
     dtype: str | None = None
     trust_remote_code: bool = False
