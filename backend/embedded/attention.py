@@ -37,44 +37,36 @@ class RowAttention:
     (a step that crosses a multiple of BLOCK) are computed in two calls.
     """
 
-    def __init__(self, start: int, rows: int, dtype: torch.dtype) -> None:
+    def __init__(self, cache: KVCache, start: int, rows: int) -> None:
+        """The rows stand at positions start, start + 1, ..."""
+        self._cache = cache
+        self._start = start
         self._groups: list[tuple[slice, int, Tensor]] = []
         first = 0
         while first < rows:
             span = (start + first) // BLOCK * BLOCK + BLOCK
             last = min(rows, span - start)
-            visible = torch.arange(start + first, start + last)[:, None] >= torch.arange(span)  # [group, span]
-            mask = torch.zeros(last - first, 1, 1, span, dtype=dtype)
-            mask.masked_fill_(~visible[:, None, None], float("-inf"))
+            mask = mask_after(torch.arange(start + first, start + last), span, cache.keys.dtype)
             self._groups.append((slice(first, last), span, mask))
             first = last
 
-    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor:
-        """queries: [rows, heads, dim] -> [rows, heads * dim]"""
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """queries: [rows, heads, dim]; keys, values: [rows, kv_heads, dim] -> [rows, heads * dim]"""
+        self._cache.write(layer, self._start, keys, values)
         rows, heads, dim = queries.shape
-        kv_heads = cache.keys.shape[1]
+        kv_heads = keys.shape[1]
         grouped = queries.view(rows, kv_heads, heads // kv_heads, dim)
         outputs = []
         for group, span, mask in self._groups:
             count = group.stop - group.start
-            keys = cache.keys[layer, :, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
-            values = cache.values[layer, :, :span].expand(count, -1, -1, -1)
-            outputs.append(F.scaled_dot_product_attention(grouped[group], keys, values, attn_mask=mask))
+            seen_keys = self._cache.keys[layer, :, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
+            seen_values = self._cache.values[layer, :, :span].expand(count, -1, -1, -1)
+            outputs.append(F.scaled_dot_product_attention(grouped[group], seen_keys, seen_values, attn_mask=mask))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined.reshape(rows, heads * dim)
 
 
-class BlockAttention:
-    """Plain causal attention for many rows at once, from position 0: fast, but not row-exact. For training."""
-
-    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor:
-        """queries: [rows, heads, dim] -> [rows, heads * dim]"""
-        rows, heads, dim = queries.shape
-        attended = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            cache.keys[layer, :, :rows][None],
-            cache.values[layer, :, :rows][None],
-            is_causal=True,
-            enable_gqa=True,
-        )
-        return attended[0].transpose(0, 1).reshape(rows, heads * dim)
+def mask_after(positions: Tensor, span: int, dtype: torch.dtype) -> Tensor:
+    """Minus infinity on every key behind a row's own position. [rows] -> [rows, 1, 1, span]"""
+    behind = torch.arange(span) > positions[:, None]
+    return torch.zeros(len(positions), 1, 1, span, dtype=dtype).masked_fill_(behind[:, None, None], float("-inf"))

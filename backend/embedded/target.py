@@ -17,7 +17,9 @@ from backend.embedded.weights import TargetWeights, stack_rows
 
 
 class Attention(Protocol):
-    def __call__(self, queries: Tensor, cache: KVCache, layer: int) -> Tensor: ...
+    """Stores the rows' keys and values, and attends over all that the rows may see."""
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -80,20 +82,19 @@ class Target:
         """[rows] -> [rows, hidden]"""
         return F.embedding(ids, self.embedding)
 
-    def forward(
-        self, ids: Tensor, start: int, cache: KVCache, attend: Attention | None = None, *, tap: bool = True
-    ) -> Hidden:
-        """Run rows at positions start, start + 1, ... and store their keys and values. ids: [rows]"""
-        config = self.config
+    def forward(self, ids: Tensor, start: int, cache: KVCache, *, tap: bool = True) -> Hidden:
+        """Run one request's rows at positions start, start + 1, ... over its cache. ids: [rows]"""
         rows = ids.shape[0]
-        attend = attend or RowAttention(start, rows, self.activation)
-        rotations = self.rotations[start : start + rows]
+        return self.run(ids, self.rotations[start : start + rows], RowAttention(cache, start, rows), tap=tap)
+
+    def run(self, ids: Tensor, rotations: Tensor, attend: Attention, *, tap: bool = True) -> Hidden:
+        """All layers over any rows. ids: [rows]; rotations: [rows, 1, head_dim / 2]"""
         hidden = self.embed(ids)  # [rows, hidden]
         taps = []
         for index, layer in enumerate(self.layers):
-            if index in config.taps:
+            if tap and index in self.config.taps:
                 taps.append(hidden)
-            hidden = hidden + self._attention(layer, index, hidden, rotations, start, cache, attend)
+            hidden = hidden + self._attention(layer, index, hidden, rotations, attend)
             hidden = hidden + self._mlp(layer, hidden)
         return Hidden(hidden, torch.cat(taps, dim=-1) if tap else None)
 
@@ -105,27 +106,24 @@ class Target:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
 
     def _attention(
-        self,
-        layer: TargetLayer,
-        index: int,
-        hidden: Tensor,
-        rotations: Tensor,
-        start: int,
-        cache: KVCache,
-        attend: Attention,
+        self, layer: TargetLayer, index: int, hidden: Tensor, rotations: Tensor, attend: Attention
     ) -> Tensor:
         config = self.config
         queries_and_keys = config.num_heads + config.num_kv_heads
         qkv = layer.qkv(self._norm(hidden, layer.input_norm))
         heads = qkv.view(hidden.shape[0], -1, config.head_dim)  # [rows, heads + 2 * kv_heads, dim]
         if layer.query_norm is not None and layer.key_norm is not None:
-            queries = self._norm(heads[:, : config.num_heads], layer.query_norm)
-            keys = self._norm(heads[:, config.num_heads : queries_and_keys], layer.key_norm)
-            turned = rotate(torch.cat([queries, keys], dim=1), rotations)
+            normed_queries = self._norm(heads[:, : config.num_heads], layer.query_norm)
+            normed_keys = self._norm(heads[:, config.num_heads : queries_and_keys], layer.key_norm)
+            turned = rotate(torch.cat([normed_queries, normed_keys], dim=1), rotations)
         else:
             turned = rotate(heads[:, :queries_and_keys].contiguous(), rotations)
-        cache.write(index, start, turned[:, config.num_heads :], heads[:, queries_and_keys:])
-        return layer.output(attend(turned[:, : config.num_heads], cache, index))
+        queries, keys, values = (
+            turned[:, : config.num_heads],
+            turned[:, config.num_heads :],
+            heads[:, queries_and_keys:],
+        )
+        return layer.output(attend(index, queries, keys, values))
 
     def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
         gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend.embedded.attention import BlockAttention
 from backend.embedded.target import Target
 from backend.embedded.training.corpus import Conversation, Corpus
 
@@ -42,11 +42,18 @@ def shard_path(folder: Path, shard: int) -> Path:
     return folder / f"taps-{shard:05d}.safetensors"
 
 
+def attend_causally(_layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Plain causal attention over one whole conversation. [rows, heads, dim] -> [rows, heads * dim]"""
+    q, k, v = (part.transpose(0, 1)[None] for part in (queries, keys, values))
+    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return attended[0].transpose(0, 1).reshape(len(queries), -1)
+
+
 @torch.inference_mode()
 def tap(target: Target, conversation: Conversation) -> TappedConversation:
     """Run the target over one conversation."""
     ids = torch.from_numpy(conversation.ids.astype(np.int64))
-    hidden = target.forward(ids, 0, target.new_cache(len(ids)), BlockAttention())
+    hidden = target.run(ids, target.rotations[: len(ids)], attend_causally)
     if hidden.taps is None:
         raise RuntimeError("The target was run without its taps.")
     first = max(conversation.answer_start - 1, 0)
@@ -66,7 +73,12 @@ def write_shard(target: Target, corpus: Corpus, shard: int, folder: Path) -> Pat
     path = shard_path(folder, shard)
     if path.exists():
         return path
-    tapped = [tap(target, conversation) for conversation in corpus[shard * SHARD : (shard + 1) * SHARD]]
+    save_shard(path, [tap(target, conversation) for conversation in corpus[shard * SHARD : (shard + 1) * SHARD]])
+    return path
+
+
+def save_shard(path: Path, tapped: Sequence[TappedConversation]) -> None:
+    """Written beside its place, then moved: a shard is there whole or not at all."""
     partial = path.with_suffix(".partial")
     save_file(
         {
@@ -80,7 +92,6 @@ def write_shard(target: Target, corpus: Corpus, shard: int, folder: Path) -> Pat
         partial,
     )
     partial.replace(path)
-    return path
 
 
 def read_shard(path: Path) -> list[TappedConversation]:

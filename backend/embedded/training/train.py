@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
@@ -33,7 +34,8 @@ class Recipe:
     muon_lr: float = 0.01
     adam_lr: float = 1e-3
     warmup_updates: int = 20
-    final_lr: float = 0.1  # of the peak, at the end of the cosine
+    final_lr: float = 0.05  # of the peak, at the end of the cosine
+    averaging: float = 0.97  # of the exponential moving average that is measured and exported
     held_out_shards: int = 2
     seed: int = 0
 
@@ -164,6 +166,8 @@ class Trainer:
         self._taps = taps
         self._output = output
         self._recipe = recipe
+        # What is measured and exported: averaged weights accept more drafts than the last ones at a high rate.
+        self._average = copy.deepcopy(head)
         embedding_like = [head.lm_head.weight]
         matrices = [p for p in head.parameters() if p.dim() == 2 and p is not head.lm_head.weight]
         vectors = [p for p in head.parameters() if p.dim() == 1]
@@ -208,6 +212,7 @@ class Trainer:
             return False
         state = torch.load(path, weights_only=True)
         self._head.load_state_dict(state["head"])
+        self._average.load_state_dict(state["average"])
         for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         self._updates, self._rows, self._earlier = state["updates"], state["rows"], state["seconds"]
@@ -230,10 +235,18 @@ class Trainer:
         for optimiser in self._optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        self._follow()
         self._updates += 1
         self._rows += len(results[0].rows)
         acceptance = [float(right.float().mean()) for right in chain_acceptance(results)]
         return self._progress(loss.item(), acceptance, held_out=False)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        # Early on the average follows closely, so that a fresh head's first random weights are soon forgotten.
+        weight = max(1 - self._recipe.averaging, 1 / (self._updates + 2))
+        for average, parameter in zip(self._average.parameters(), self._head.parameters(), strict=True):
+            average.lerp_(parameter, weight)
 
     def _set_learning_rates(self) -> None:
         recipe = self._recipe
@@ -245,7 +258,7 @@ class Trainer:
                 group["lr"] = peak * factor
 
     def _measure(self, held_out: Sequence[Path]) -> Progress:
-        loss, acceptance = evaluate(self._head, held_out, self._recipe.unrolled_steps)
+        loss, acceptance = evaluate(self._average, held_out, self._recipe.unrolled_steps)
         progress = self._progress(loss, acceptance, held_out=True)
         self._log(progress)
         return progress
@@ -267,7 +280,9 @@ class Trainer:
             file.write(json.dumps(asdict(progress)) + "\n")
 
     def _save(self, name: str) -> None:
-        save_checkpoint(self._output / name, self._head.config, dict(self._head.named_parameters()), self._target_ids)
+        save_checkpoint(
+            self._output / name, self._head.config, dict(self._average.named_parameters()), self._target_ids
+        )
 
     def _save_state(self) -> None:
         self._save("last")
@@ -275,6 +290,7 @@ class Trainer:
         torch.save(
             {
                 "head": self._head.state_dict(),
+                "average": self._average.state_dict(),
                 "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
                 "updates": self._updates,
                 "rows": self._rows,
