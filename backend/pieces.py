@@ -106,8 +106,8 @@ def strip_anchor(anchor: str, decoded: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_anchor(decoded: Sequence[str]) -> int | None:
-    """An id whose own text is plain letters or digits, given the single-token texts by id; None where there is none."""
-    return next((token for token, text in enumerate(decoded) if text.isascii() and text.isalnum()), None)
+    """An id whose own text is plain letters or digits, spaces around them aside, given the single-token texts by id; None where there is none."""
+    return next((token for token, text in enumerate(decoded) if text.isascii() and text.strip().isalnum()), None)
 
 
 def _join_late_text(chunks: Sequence[tuple[int, str, bool]]) -> list[tuple[int, str, bool]]:
