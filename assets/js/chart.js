@@ -25,8 +25,7 @@ function axis(title, extra) {
 function trace(series) {
   const shared = { name: series.name, x: series.x, y: series.y, hovertemplate: series.hover };
   if (series.kind === "bar") {
-    const pattern = series.pattern ? { shape: series.pattern, fgcolor: colour("panel") } : {};
-    return { ...shared, type: "bar", marker: { color: colour(series.colour), pattern } };
+    return { ...shared, type: "bar", marker: { color: colour(series.colour) } };
   }
   return {
     ...shared,
