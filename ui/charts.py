@@ -17,7 +17,7 @@ Colour = Literal["eagle", "base"]
 
 @dataclass(frozen=True)
 class Series:
-    """One line or row of bars; `x` and `y` have equal length. `pattern` and `dash` say what colour says, without it.
+    """One line or row of bars; `x` and `y` have equal length. `dash` says what colour says, without it.
 
     `shape` is how a line goes from point to point: `vh` where a value holds up to its own x, `hv` where it holds from
     there on, `hvh` around it.
@@ -31,7 +31,6 @@ class Series:
     dash: Literal["solid", "dash", "dot"] = "solid"
     shape: Literal["linear", "hv", "vh", "hvh"] = "linear"
     filled: bool = False
-    steps: bool = False
     hover: str = "%{y:.1f}<extra>%{fullData.name}</extra>"
 
 
