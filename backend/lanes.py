@@ -34,7 +34,7 @@ SHOWN_FACTS = (
     "launch_command",
     "eaglelens",
 )
-_SIMULATION = re.compile(r"SIMULATE_ACC_LEN\W+([0-9.]+)", re.IGNORECASE)
+_SIMULATION = re.compile(r"SIMULATE_ACC_LEN['\"\s:=]+(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def _find_simulation(facts: Mapping[str, object]) -> float | None:
     """The simulated acceptance length, where any fact (a launch command, an environment) gives one above 0."""
     for name, value in facts.items():
         found = _SIMULATION.search(f"{name}={value}")
-        if found and float(found.group(1).rstrip(".") or 0) > 0:
-            return float(found.group(1).rstrip("."))
+        if found and float(found.group(1)) > 0:
+            return float(found.group(1))
     return None
 
 

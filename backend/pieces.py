@@ -106,7 +106,7 @@ def strip_anchor(anchor: str, decoded: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_anchor(decoded: Sequence[str]) -> int | None:
-    """An id whose own text is plain letters or digits, spaces around them aside, given the single-token texts by id; None where there is none."""
+    """The first id whose own text is plain letters or digits, given the texts of single tokens by id, if any."""
     return next((token for token, text in enumerate(decoded) if text.isascii() and text.strip().isalnum()), None)
 
 
