@@ -24,6 +24,9 @@ let active = -1;
 let pinned = false;
 let finished = false;
 let asking = false;
+let stats = "";
+let moment = null; // seconds since the request at which a playback shows the run; null: all of it
+let visible = 0; // tokens shown at that moment
 
 function reset(id) {
   run = id;
@@ -35,6 +38,7 @@ function reset(id) {
   pinned = false;
   finished = false;
   asking = false;
+  moment = null;
   view.replaceChildren();
   block = null;
   showDetail(-1);
@@ -248,6 +252,46 @@ function drawLegend(counts, badge) {
   mark.dataset.state = badge.state;
 }
 
+// How many tokens had arrived at `seconds`.
+function countArrived(seconds) {
+  let low = 0;
+  let high = rows.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle][5] <= seconds) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function showMoment(seconds) {
+  const before = moment === null ? rows.length : visible;
+  moment = seconds;
+  visible = seconds === null ? rows.length : countArrived(seconds);
+  for (let at = Math.min(before, visible); at < Math.max(before, visible); at += 1) {
+    spans[at].classList.toggle("later", at >= visible);
+  }
+  element.dataset.visible = visible;
+  if (seconds === null) {
+    find("stats").textContent = stats;
+    return;
+  }
+  const over = visible === rows.length && rows.length > 0;
+  const time = over ? `finished at ${rows[rows.length - 1][5].toFixed(2)} s` : `${seconds.toFixed(1)} s`;
+  find("stats").textContent = `${visible} of ${rows.length} tokens · ${time}`;
+  if (visible === 0) view.scrollTop = 0;
+  else if (visible !== before) scrollTo(spans[visible - 1]);
+}
+
+function scrollTo(span) {
+  const box = span.getBoundingClientRect();
+  const frame = view.getBoundingClientRect();
+  if (box.bottom > frame.bottom - BOTTOM_SLACK) view.scrollTop += box.bottom - frame.bottom + BOTTOM_SLACK;
+  if (box.top < frame.top) view.scrollTop -= frame.top - box.top + BOTTOM_SLACK;
+}
+
+element.querySelector(".token-stream").addEventListener("lens-moment", (event) => showMoment(event.detail));
+
 async function askAgain() {
   if (asking) return;
   asking = true;
@@ -278,13 +322,15 @@ function draw(update) {
   markThought(update.thought);
   finished = update.done;
   find("title").textContent = update.title;
-  find("stats").textContent = update.stats;
+  stats = update.stats;
+  if (moment === null) find("stats").textContent = stats;
   drawLegend(update.counts, update.badge);
   find("ghost-switch").hidden = ghosts.size === 0;
   if (ghostSwitch.checked) drawGhosts();
   if (active < 0 && spans.length) activate(0);
   if (!pinned && finished) showDetail(-1);
   view.setAttribute("aria-busy", String(!finished));
+  element.dataset.run = run;
   element.dataset.total = rows.length;
   element.dataset.done = String(finished);
   if (atBottom) view.scrollTop = view.scrollHeight;
