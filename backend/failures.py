@@ -29,17 +29,15 @@ def describe_failure(lane: Lane, error: Exception, *, in_reply: bool = False) ->
 
 
 def _is_silence(error: Exception) -> bool:
-    cause = error.__cause__ or error
-    return isinstance(cause, http.TimeoutException) and not isinstance(cause, http.ConnectTimeout)
+    return _stems_from(error, http.TimeoutException) and not _stems_from(error, http.ConnectTimeout)
 
 
 def _describe_connection(error: Exception) -> str:
-    cause = error.__cause__ or error
-    if _is_certificate(error):
+    if any("CERTIFICATE_VERIFY_FAILED" in str(cause) for cause in _list_causes(error)):
         return "shows a certificate that cannot be checked. Name its certificate file, or use its http address."
-    if isinstance(cause, http.InvalidURL | http.UnsupportedProtocol):
+    if _stems_from(error, http.InvalidURL, http.UnsupportedProtocol):
         return "is not an address. Give one such as http://127.0.0.1:30000."
-    if isinstance(cause, http.ReadError | http.RemoteProtocolError):
+    if _stems_from(error, http.ReadError, http.RemoteProtocolError):
         return "closed the connection without an answer. Restart it, or check that the address is its own."
     return "does not answer. Start it, or check the address."
 
@@ -73,9 +71,13 @@ def read_message(body: str) -> str:
     return str(answer)[:200]
 
 
-def _is_certificate(error: BaseException | None) -> bool:
-    while error is not None:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def _stems_from(error: Exception, *kinds: type[Exception]) -> bool:
+    return any(isinstance(cause, kinds) for cause in _list_causes(error))
+
+
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """The error and what led to it: libraries wrap each other's."""
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    return causes
