@@ -123,12 +123,9 @@ class ChunkServer:
         """The bodies of the requests to `path`, in order."""
         return [body for name, body in self.requests if name == path]
 
-    def decode(self, ids: Sequence[int], *, final: bool = True) -> str:
-        """The text of ids; unless `final`, what ends inside a character is held back to the last space before."""
-        text = b"".join(self.vocabulary[i] for i in ids if 0 <= i < len(self.vocabulary)).decode(errors="replace")
-        if text.endswith(INCOMPLETE) and not final:
-            text = text[: text.rfind(" ") + 1]
-        return text
+    def spell(self, ids: Sequence[int]) -> bytes:
+        """The bytes of ids; an id outside the vocabulary has none."""
+        return b"".join(self.vocabulary[i] for i in ids if 0 <= i < len(self.vocabulary))
 
     def describe(self) -> dict[str, object]:
         speculative = self.num_steps > 0
@@ -190,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/tokenize":
                 self._send(200, {"tokens": [1, 2, 3], "count": 3, "max_model_len": 4096})
             case "/detokenize":
-                self._send(200, {"text": [owner.decode(ids) for ids in body["tokens"]]})
+                self._send(200, {"text": [owner.spell(ids).decode(errors="replace") for ids in body["tokens"]]})
             case "/abort_request":
                 owner.aborted.add(body["rid"])
                 self._send(200, None)
@@ -220,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         start = time.monotonic() + script.delay
-        at, sent = 0, ""
+        at, sent, spelled = 0, "", b""
         for number, size in enumerate(script.sizes):
             if script.fault is not None and number == script.fault_after:
                 return self._fail(script.fault)
@@ -228,7 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
             if rid in owner.aborted:
                 break
             last = number == len(script.sizes) - 1
-            text = max(owner.decode(ids[: at + size], final=last), sent, key=len)
+            spelled += owner.spell(ids[at : at + size])
+            text = max(_hold_back(spelled, final=last), sent, key=len)
             frame = _Frame(
                 rid, ids[: at + size], at, text, len(sent), script, number, script.finish_reason if last else None
             )
@@ -327,6 +325,14 @@ class _Frame:
             "choices": choices,
             **more,
         }
+
+
+def _hold_back(spelled: bytes, *, final: bool) -> str:
+    """The text to send; unless `final`, what ends inside a character is held back to the last space before."""
+    text = spelled.decode(errors="replace")
+    if text.endswith(INCOMPLETE) and not final:
+        text = text[: text.rfind(" ") + 1]
+    return text
 
 
 def _count_so_far(script: Script, num_steps: int, kept: int) -> Mapping[str, object] | None:

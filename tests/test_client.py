@@ -329,6 +329,15 @@ async def test_many_streams_at_once_do_not_wait_for_each_other() -> None:
     assert all(len(run.tokens) == 30 for run in runs)
 
 
+async def test_ten_thousand_tokens_arrive_complete_and_exact() -> None:
+    script = Script.from_steps([1, 3, 3, 2] * 769, 3)
+    with ChunkServer(script) as server:
+        run = await complete_on(server)
+    assert run.exactness is Exactness.EXACT
+    assert len(run.tokens) == sum(script.sizes) > 9_990
+    assert run.counters is not None and run.counters.completion_tokens == len(run.tokens)
+
+
 async def test_a_conversation_becomes_prompt_ids() -> None:
     with ChunkServer(PATTERN) as server:
         lane = await read_lane(server.url, "EAGLE-3")
