@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from backend.sglang.launch_spec import LaunchSpec
+from tests import sglang_standin
 from tests.sglang_cpu.chain_models import ChainModels, write_chain_models
-from tests.sglang_cpu.server import Server, start_server, stop_server
+from tests.sglang_cpu.server import Server, free_port, start_server, stop_server
 from tests.sglang_cpu.setup import environment, interpreter, is_installed
 
 NEEDS_SGLANG = "sglang_python"
@@ -77,3 +80,18 @@ def chain_eagle3_server(sglang_server: SglangServer, chain_models: ChainModels) 
 def chain_baseline_server(sglang_server: SglangServer, chain_models: ChainModels) -> str:
     """Base URL of the same target without speculation."""
     return sglang_server(chain_models.target)
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Callable[[str], LaunchSpec]:
+    """Specs whose "Python with SGLang" plays a script (tests/sglang_standin.py)."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {sglang_standin.__file__} "$@"\n')
+    python.chmod(0o755)
+
+    def make(script: str) -> LaunchSpec:
+        return LaunchSpec(
+            "Baseline", python, "0.5.23", "target", port=free_port(), environment={"EAGLELENS_STANDIN": script}
+        )
+
+    return make

@@ -14,6 +14,8 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+READY = "say Load weight begin; say Application startup complete; say The server is fired up and ready to roll!; serve"
+
 
 class Answer(BaseHTTPRequestHandler):
     """Answers 200 to every GET."""

@@ -22,26 +22,10 @@ from backend.sglang.command import LaunchRefusedError
 from backend.sglang.launch_spec import LaunchSpec
 from backend.sglang.state import Stage
 from backend.sglang.supervisor import Patience, Supervisor
-from tests import sglang_standin
 from tests.sglang_cpu.server import free_port
+from tests.sglang_standin import READY
 
-READY = "say Load weight begin; say Application startup complete; say The server is fired up and ready to roll!; serve"
 SOON = 20.0
-
-
-@pytest.fixture
-def standin(tmp_path: Path) -> Callable[[str], LaunchSpec]:
-    """Specs whose "Python with SGLang" plays a script."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {sglang_standin.__file__} "$@"\n')
-    python.chmod(0o755)
-
-    def make(script: str) -> LaunchSpec:
-        return LaunchSpec(
-            "Baseline", python, "0.5.23", "target", port=free_port(), environment={"EAGLELENS_STANDIN": script}
-        )
-
-    return make
 
 
 @pytest.fixture
@@ -149,6 +133,7 @@ def test_stopping_leaves_no_process_not_even_a_deaf_one(
 ) -> None:
     supervisor.start(standin("deaf; child; " + READY))
     state = supervisor.wait_until_settled(SOON)
+    assert state.stage == Stage.READY, state
     assert state.pid is not None
     assert is_running(child_of(state.log_tail))
     supervisor.stop()
@@ -194,6 +179,7 @@ APP = textwrap.dedent("""
 def test_killing_the_warden_leaves_no_process(supervisor: Supervisor, standin: Callable[[str], LaunchSpec]) -> None:
     supervisor.start(standin("child; " + READY))
     state = supervisor.wait_until_settled(SOON)
+    assert state.stage == Stage.READY, state
     assert state.pid is not None
     psutil.Process(state.pid).parent().kill()
     wait_until(lambda: not is_running(state.pid or 0) and not is_running(child_of(state.log_tail)))

@@ -24,8 +24,9 @@ class LaunchSpec:
     """One server. `speculation` None makes it a baseline.
 
     `python` is the interpreter that has SGLang and `version` that SGLang's version. `gpus` are names for
-    CUDA_VISIBLE_DEVICES; empty leaves every GPU visible. `mem_fraction` replaces what `flags` say: the share of the GPU memory free at start that weights and
-    KV cache may take. `flags` are spelled as in SGLang 0.5.23 or in `version`.
+    CUDA_VISIBLE_DEVICES; empty leaves every GPU visible. `mem_fraction` replaces what `flags` say: the share of the
+    GPU memory free at start that weights and KV cache may take. `flags` are spelled as in SGLang 0.5.23 or in
+    `version`.
     """
 
     label: str

@@ -32,6 +32,7 @@ RUNNING = frozenset(
         Stage.READY,
     }
 )
+SETTLED = frozenset({Stage.IDLE, Stage.READY, Stage.STOPPED, Stage.FAILED})
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from backend.sglang import warden
 from backend.sglang.command import build_command, build_environment, show_command
 from backend.sglang.launch_spec import LaunchSpec
 from backend.sglang.server_log import Failure, clean_line, explain_end, read_stage
-from backend.sglang.state import RUNNING, ServerState, Stage
+from backend.sglang.state import RUNNING, SETTLED, ServerState, Stage
 
 POLL = 0.25
 WARDEN_MARGIN = 5.0  # seconds for the warden to use force
@@ -99,9 +99,8 @@ class Supervisor:
 
     def wait_until_settled(self, timeout: float | None = None) -> ServerState:
         """Wait until the server is ready, or has failed or stopped; returns the state then, or at the timeout."""
-        settled = {Stage.READY, Stage.FAILED, Stage.STOPPED, Stage.IDLE}
         with self._changed:
-            self._changed.wait_for(lambda: self._state.stage in settled, timeout)
+            self._changed.wait_for(lambda: self._state.stage in SETTLED, timeout)
             return self._state
 
     def _publish(self, state: ServerState) -> None:
@@ -166,6 +165,7 @@ class _Run:
 
     def _watch(self) -> None:
         with self._log.open(encoding="utf-8", errors="replace") as log:
+            self._tail.append(clean_line(log.readline()))  # the command itself, which says nothing of the stage
             failure = self._follow(log)
             status = self._close()
             self._read(log)

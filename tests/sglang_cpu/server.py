@@ -1,22 +1,23 @@
-"""Start a real SGLang server on the CPU and stop it, process group and all."""
+"""Start a real SGLang server on the CPU and stop it, process group and all, also when the tests are killed."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from backend.sglang import warden
 from tests.sglang_cpu.setup import interpreter
 
 SHIM = Path(__file__).parent / "shim"
+GRACE = "0.5"  # seconds for a polite stop
 READY_WITHIN = 240.0  # seconds; about 20 on a quiet machine
 COMMON = (
     *("--device", "cpu", "--disable-cuda-graph"),
@@ -34,10 +35,10 @@ PLAIN = ("--attention-backend", "torch_native")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it answers, its process (leader of its group), its log."""
+    """A running server: where it answers, the warden that ends it with us, its log."""
 
     base_url: str
-    process: subprocess.Popen[bytes]
+    warden: subprocess.Popen[bytes]
     log: Path
 
 
@@ -67,6 +68,7 @@ def start_server(target: Path, draft: Path | None, dtype: str, flags: Sequence[s
     """
     port = free_port()
     command = [
+        *(sys.executable, "-I", warden.__file__, GRACE),
         *(str(interpreter()), "-m", "sglang.launch_server"),
         *("--model-path", str(target), "--dtype", dtype, "--host", "127.0.0.1", "--port", str(port)),
         *cpu_flags(draft),
@@ -76,9 +78,9 @@ def start_server(target: Path, draft: Path | None, dtype: str, flags: Sequence[s
         process = subprocess.Popen(
             command,
             env=environment_variables(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=output,
             start_new_session=True,
         )
     server = Server(f"http://127.0.0.1:{port}", process, log)
@@ -91,10 +93,10 @@ def start_server(target: Path, draft: Path | None, dtype: str, flags: Sequence[s
 
 
 def stop_server(server: Server) -> None:
-    """End the whole process group at once: a test server has nothing to save, and a polite stop takes 5 s."""
-    with suppress(ProcessLookupError):
-        os.killpg(server.process.pid, signal.SIGKILL)
-    server.process.wait(15)
+    """End the server's whole process group; there is nothing to save, so force follows soon."""
+    if server.warden.stdin is not None:
+        server.warden.stdin.close()
+    server.warden.wait(15)
 
 
 def free_port() -> int:
@@ -108,7 +110,7 @@ def free_port() -> int:
 def _wait_until_ready(server: Server) -> None:
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
-        if server.process.poll() is not None:
+        if server.warden.poll() is not None:
             raise AssertionError(f"SGLang ended while starting. {_end_of(server.log)}")
         try:
             if httpx.get(f"{server.base_url}/ready", timeout=5).status_code == httpx.codes.OK:
