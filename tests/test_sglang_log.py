@@ -54,6 +54,16 @@ def test_a_killed_server_says_so() -> None:
     assert explain_end(["all was well"], 137).reason == "The server was killed."
 
 
+def test_a_crash_after_which_sglang_killed_itself_is_told_as_the_crash() -> None:
+    lines = ["KeyError: 'layers.4'", "Received sigquit from a child process.", "kill_process_tree called: parent_pid=8"]
+    assert explain_end(lines, 137).reason == "SGLang ended: KeyError: 'layers.4'"
+
+
+def test_the_options_in_a_log_are_not_taken_for_the_reason() -> None:
+    lines = ["$ python -m sglang.launch_server --trust-remote-code", "server_args=ServerArgs(trust_remote_code=True)"]
+    assert explain_end(lines, 137).reason == "The server was killed."
+
+
 def test_an_unknown_failure_repeats_the_last_error() -> None:
     failure = explain_end(["ValueError: first", "KeyError: 'second'", "bye"], 1)
     assert failure.reason == "SGLang ended: KeyError: 'second'"

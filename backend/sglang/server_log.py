@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from backend.sglang.state import Stage
 
+KILLED = 128 + 9
 READY_LINE = "The server is fired up and ready to roll"
 _STAGES = (
     (re.compile("Load weight begin"), Stage.LOADING_WEIGHTS),
@@ -121,6 +122,10 @@ _SIGNS = (
         "Check the links with `nvidia-smi topo -m`; NCCL_DEBUG=INFO in the environment tells more.",
     ),
 )
+# SGLang kills its own processes after a crash, so a killed server is not always a victim.
+_ENDED_ITSELF = re.compile(r"kill_process_tree called|sigquit", re.IGNORECASE)
+# Lines that repeat the options; their words are no sign of anything.
+_OPTIONS = re.compile(r"^\$ |server_args=")
 _ERROR_LINE = re.compile(r"^\s*(?:[\w.]*(?:Error|Exception)\b|\S*error:).+", re.MULTILINE)
 
 
@@ -138,13 +143,13 @@ def read_stage(lines: Sequence[str]) -> Stage:
 
 def explain_end(lines: Sequence[str], status: int | None) -> Failure:
     """Why a server ended, from its log and its exit status (128 + signal when it was killed)."""
-    text = "\n".join(lines)
+    text = "\n".join(line for line in lines if not _OPTIONS.search(line))
     for sign in _SIGNS:
         found = sign.pattern.search(text)
         if found:
             groups = {name: (value or "").strip() for name, value in found.groupdict().items()}
             return Failure(sign.reason.format(**groups), sign.remedy)
-    if status is not None and status in (137, 9):
+    if status == KILLED and not _ENDED_ITSELF.search(text):
         return Failure(
             "The server was killed.",
             "If nobody did, the system ran out of memory: its own log (`dmesg`) tells. It can be started again.",
