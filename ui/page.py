@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ui.chat_tab import build_chat_tab
+from ui.compare_tab import build_compare_tab
 from ui.engines import Engines
 from ui.limits import MAX_WAITING
 from ui.live_runs import LiveRuns
@@ -33,8 +34,11 @@ def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
         head = gr.HTML(elem_id="lens-head", apply_default_css=False)
         banner = gr.HTML(elem_id="lens-banner", visible=False, apply_default_css=False)
         shown = gr.State("")
-        with gr.Tabs(), gr.Tab("Chat", id="chat"):
-            build_chat_tab(page, engines, live_runs)
+        with gr.Tabs():
+            with gr.Tab("Chat", id="chat"):
+                build_chat_tab(page, engines, live_runs)
+            with gr.Tab("Compare", id="compare"):
+                build_compare_tab(page, engines, live_runs)
         clock = gr.Timer(POLL_INTERVAL)
         gr.on([page.load, clock.tick], look, shown, [head, banner, shown], concurrency_limit=None, **hidden)
     page.queue(max_size=MAX_WAITING)
