@@ -36,6 +36,7 @@ LISTING_TIMEOUT = 30.0
 SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
 PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 FOR_A_TARGET = ("*.json", "*.jinja", "tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
 NEVER = ("training_state*", "optimizer*", "scheduler*", "trainer_state*", "rng_state*", "training_args*")
 
 
@@ -82,6 +83,15 @@ class DownloadPlan:
     def missing_bytes(self) -> int:
         """Size of the files that are not in the cache."""
         return sum(file.size for file in self.files if not file.is_cached)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights alone, which is about what they take of a GPU."""
+        if self.folder is not None:
+            paths = [path for path in self.folder.iterdir() if path.suffix in WEIGHT_SUFFIXES]
+            pickled = all(path.suffix == ".bin" for path in paths)
+            return sum(path.stat().st_size for path in paths if pickled or path.suffix == ".safetensors")
+        return sum(file.size for file in self.files if Path(file.name).suffix in WEIGHT_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,25 @@ class Hub:
         if found is None:
             raise HubError(f"The download of {plan.source} vanished from {self._cache_folder()}: start it again.")
         return _snapshot_of(Path(found), plan.files[0].name)
+
+    def read_config(self, plan: DownloadPlan) -> dict[str, Any]:
+        """The model's config.json, fetched alone where it is not here. Raises HubError."""
+        if plan.folder is None:
+            config = DownloadPlan(
+                plan.source,
+                tuple(file for file in plan.files if file.name == "config.json"),
+                plan.revision,
+                plan.branch,
+                free_bytes=plan.free_bytes,
+            )
+            folder = self.download(config)
+        else:
+            folder = plan.folder
+        try:
+            config_json: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise HubError(f"The config.json of {plan.source} cannot be read ({error}).") from error
+        return config_json
 
     def _list_files(self, source: str, revision: str | None) -> tuple[dict[str, int], str]:
         api = HfApi(endpoint=self.endpoint, token=self.token)

@@ -69,6 +69,18 @@ def test_the_size_is_known_before_anything_is_fetched(hub: Hub, server: FakeHub)
     assert not server.sent
 
 
+def test_the_config_can_be_read_before_the_weights_are_fetched(hub: Hub, server: FakeHub) -> None:
+    plan = hub.plan("someone/draft", Role.DRAFT)
+    assert hub.read_config(plan) == {"architectures": ["LlamaForCausalLMEagle3"]}
+    assert {file for file, _ in server.sent} == {"config.json"}
+
+
+def test_the_weights_weigh_the_same_before_and_after_the_download(hub: Hub) -> None:
+    plan = hub.plan("someone/draft", Role.DRAFT)
+    local = hub.plan(str(hub.download(plan)))
+    assert plan.weight_bytes == local.weight_bytes == len(WEIGHTS)
+
+
 def test_a_target_has_its_tokenizer_and_one_copy_of_its_weights() -> None:
     names = choose_files("someone/target", tuple(TARGET), Role.TARGET)
     assert set(names) == set(TARGET) - {
