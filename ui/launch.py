@@ -14,6 +14,14 @@ from ui.resources import static_routes
 from ui.share import ShareLink
 from ui.theme import make_theme
 
+BASE_SHEET = "eaglelens.css"  # the others build on it
+
+
+def list_style_sheets() -> list[str | Path]:
+    """The files of the look, the base first."""
+    sheets = Path(str(files("assets").joinpath("css"))).glob("*.css")
+    return [*sorted(sheets, key=lambda sheet: (sheet.name != BASE_SHEET, sheet.name))]
+
 
 def serve_page(
     page: gr.Blocks,
@@ -41,7 +49,7 @@ def serve_page(
         footer_links=[],
         run_history=False,
         theme=make_theme(),
-        css_paths=Path(str(files("assets").joinpath("css/eaglelens.css"))),
+        css_paths=list_style_sheets(),
         app_kwargs={"routes": static_routes()},
     )
     say(f"EagleLens is at {url}")
