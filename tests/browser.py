@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 from backend.embedded.server import EmbeddedServer, bind_port
 from backend.embedded_process import EngineStage
@@ -58,8 +58,13 @@ def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1240, "height": 900})
     tab = context.new_page()
     faults: list[str] = []
+
+    def refuse(dialog: Dialog) -> None:
+        faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     tab.on("pageerror", lambda error: faults.append(str(error)))
-    tab.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    tab.on("dialog", refuse)
     yield tab
     context.close()
     assert not faults

@@ -12,7 +12,7 @@ from ui.markdown import LATEX_DELIMITERS
 
 pytestmark = pytest.mark.browser
 
-REPLY = r"""Four ways: $a_1 < b$ and $$c_2$$ and \(d_3\) and \[e_4\] end.
+REPLY = r"""Four ways: $a_1 < b$ and $$c_2$$ and \(d_3\) and \[e_4\] end. Pay $3 each and $2 more.
 
 ```python
 def f(x): return x < 1
@@ -29,6 +29,7 @@ def test_formulas_and_code_are_set_and_html_stays_text(page: Page) -> None:
         page.goto(url)
         window = page.locator("#window")
         expect(window.locator(".katex").first).to_be_visible(timeout=60_000)
+        expect(window).to_contain_text("Pay $3 each and $2 more.")
         assert window.locator(".katex").count() == 4
         assert window.locator(".katex-error").count() == 0
         expect(window.locator("pre code")).to_contain_text("def f(x): return x < 1")

@@ -33,6 +33,11 @@ def test_formulas_keep_their_delimiters(formula: str) -> None:
     assert escape_markup(formula) == formula.replace("<", "&lt;")
 
 
+@pytest.mark.parametrize("prices", ["notebooks at $3 each and 4 pens at $2 each", "$5-$6", "it costs $ 5 $"])
+def test_prices_are_no_formulas(prices: str) -> None:
+    assert escape_markup(prices) == prices.replace("$", "<span>&#36;</span>")
+
+
 @given(st.text(alphabet=st.sampled_from("ab <>&;!["), max_size=40))
 def test_prose_without_code_never_opens_a_tag(text: str) -> None:
     assert "<" not in escape_markup(text)

@@ -162,7 +162,7 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
                     show_label=False,
                     container=False,
                     elem_id="chat-view",
-                    min_width=200,
+                    min_width=260,
                 )
             mode = gr.Radio(
                 list(modes), value=first.name, show_label=False, container=False, elem_id="chat-mode", min_width=200
@@ -357,7 +357,18 @@ def take_back(session: ChatSession) -> tuple[ChatSession, str]:
     return ChatSession(turns, views), session.turns[-1].prompt
 
 
+HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+
+
 def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Engines, live_runs: LiveRuns) -> None:
+    running = _wire_replies(tab, engines, live_runs)
+    _wire_history(tab, live_runs, running)
+    _wire_settings(page, tab, modes)
+
+
+def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[Any]:
+    """Send, Retry and Stop. Returns the events that write replies."""
+
     async def answer(
         prompt: str, session: ChatSession, reference: object, *settings: Any
     ) -> AsyncGenerator[Updates, None]:
@@ -389,6 +400,24 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         with suppress(TimeoutError):
             await asyncio.wait_for(live.ended.wait(), STOP_PATIENCE)
 
+    inputs = [tab.prompt, tab.session, tab.reference, *tab.settings()]
+    ask: dict[str, Any] = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), **HIDDEN}
+    ask["concurrency_limit"] = MAX_RUNNING
+    sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
+    again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **HIDDEN).then(**ask)
+    tab.stop.click(stop, tab.current, None, concurrency_limit=None, **HIDDEN).then(
+        lambda: (gr.Button(interactive=True), gr.Button(interactive=False)),
+        None,
+        [tab.send, tab.stop],
+        cancels=[sent, again],
+        **HIDDEN,
+    )
+    return [sent, again]
+
+
+def _wire_history(tab: ChatTab, live_runs: LiveRuns, running: list[Any]) -> None:
+    """Edit, Clear, the switch between the two views, and earlier replies."""
+
     def change_view(view: str, session: ChatSession, current: str) -> Updates:
         live = live_runs.get(current)
         turns = session.turns
@@ -399,9 +428,34 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
 
     def show_earlier(event: gr.SelectData, session: ChatSession, view: str) -> Any:
         """The token view of the reply that was clicked, where it is still there."""
-        turns = session.turns if view == "Rendered" else with_reply(session.turns, "")
-        turn = find_turn(turns, event.index) if isinstance(event.index, int) and turns else None
+        turns = session.turns if view == "Rendered" or not session.turns else with_reply(session.turns, "")
+        turn = find_turn(turns, event.index) if isinstance(event.index, int) else None
         return session.views.get(turn, gr.skip()) if turn is not None else gr.skip()
+
+    tab.edit.click(take_back, tab.session, [tab.session, tab.prompt], **HIDDEN).then(
+        lambda session: (to_bubbles(session.turns), EMPTY_VIEW, to_record(session.turns)),
+        tab.session,
+        [tab.window, tab.tokens, tab.stored_turns],
+        **HIDDEN,
+    )
+    gr.on(
+        [tab.clear.click, tab.window.clear],
+        lambda: (ChatSession(), [], EMPTY_VIEW, [], show_numbers(None, None), _empty_speed_chart()),
+        None,
+        [tab.session, tab.window, tab.tokens, tab.stored_turns, tab.numbers, tab.speed],
+        cancels=running,
+        **HIDDEN,
+    )
+    tab.view.change(change_view, [tab.view, tab.session, tab.current], [tab.window, tab.tokens], **HIDDEN)
+    tab.window.select(show_earlier, [tab.session, tab.view], tab.tokens, **HIDDEN)
+
+
+def _wire_settings(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode]) -> None:
+    """Modes, examples, and what survives a reload."""
+
+    def choose_mode(name: str) -> tuple[str, int, Any]:
+        mode = modes[name]
+        return mode.system, mode.max_tokens, gr.Dataset(samples=[[text] for text in mode.examples])
 
     def restore(stored: object, turns: object, view: str) -> list[Any]:
         session = ChatSession(from_record(turns))
@@ -411,58 +465,21 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
         # Their tokens were left behind with the old page, so earlier replies are shown rendered.
         return [*values, session, to_bubbles(session.turns), TokenStream.shown(not rendered)]
 
-    hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    inputs = [tab.prompt, tab.session, tab.reference, *tab.settings()]
-    ask: dict[str, Any] = {"fn": answer, "inputs": inputs, "outputs": tab.shown(), **hidden}
-    ask["concurrency_limit"] = MAX_RUNNING
-    sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
-    again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(**ask)
-    tab.stop.click(stop, tab.current, None, concurrency_limit=None, **hidden).then(
-        lambda: (gr.Button(interactive=True), gr.Button(interactive=False)),
-        None,
-        [tab.send, tab.stop],
-        cancels=[sent, again],
-        **hidden,
-    )
-    tab.edit.click(take_back, tab.session, [tab.session, tab.prompt], **hidden).then(
-        lambda session: (to_bubbles(session.turns), EMPTY_VIEW, to_record(session.turns)),
-        tab.session,
-        [tab.window, tab.tokens, tab.stored_turns],
-        **hidden,
-    )
-    tab.clear.click(
-        lambda: (ChatSession(), [], EMPTY_VIEW, [], show_numbers(None, None), _empty_speed_chart()),
-        None,
-        [tab.session, tab.window, tab.tokens, tab.stored_turns, tab.numbers, tab.speed],
-        cancels=[sent, again],
-        **hidden,
-    )
-    tab.view.change(change_view, [tab.view, tab.session, tab.current], [tab.window, tab.tokens], **hidden)
-    tab.window.select(show_earlier, [tab.session, tab.view], tab.tokens, **hidden)
-    tab.mode.input(
-        lambda name: (
-            modes[name].system,
-            modes[name].max_tokens,
-            gr.Dataset(samples=[[text] for text in modes[name].examples]),
-        ),
-        tab.mode,
-        [tab.system, tab.max_tokens, tab.examples],
-        **hidden,
-    )
-    tab.examples.click(lambda row: row[0], tab.examples, tab.prompt, **hidden)
+    tab.mode.input(choose_mode, tab.mode, [tab.system, tab.max_tokens, tab.examples], **HIDDEN)
+    tab.examples.click(lambda row: row[0], tab.examples, tab.prompt, **HIDDEN)
     gr.on(
         [setting.change for setting in tab.settings()],
         lambda *values: asdict(ChatSettings(*values)),
         tab.settings(),
         tab.stored_settings,
         queue=False,
-        **hidden,
+        **HIDDEN,
     )
     page.load(
         restore,
         [tab.stored_settings, tab.stored_turns, tab.view],
         [*tab.settings(), tab.session, tab.window, tab.tokens],
-        **hidden,
+        **HIDDEN,
     )
 
 
