@@ -7,6 +7,7 @@ A recording is one JSON object, UTF-8, at most MAX_BYTES long:
     title        what the person called it
     created      Unix time, seconds
     app_version  of the EagleLens that wrote it
+    words        {id: text} of the drafted tokens whose text was known; files without it are read too
     runs         one or two runs, each:
       lane, started_at, num_steps, exactness, finish_reason, error   as in `backend.events.Run`
       request    rid, prompt_ids, sampling (as in `Sampling`), cache_salt
@@ -24,9 +25,11 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
+from time import time
 from types import NoneType
 from typing import Any, TypeVar, cast
 
@@ -50,18 +53,35 @@ FORMAT = "eaglelens-recording"
 VERSION = 1
 MAX_BYTES = 64 * 1024 * 1024
 MAX_RUNS = 2
+TITLE_CHARACTERS = 80
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One or two runs of the same prompt, with what is needed to show them later. `created` is Unix time."""
+    """One or two runs of the same prompt, with what is needed to show them later. `created` is Unix time.
+
+    `words[id]` is the text of a drafted token: a rejected one is in no reply, so nothing else tells it.
+    """
 
     title: str
     created: float
     app_version: str
     runs: tuple[Run, ...]
+    words: Mapping[int, str] = field(default_factory=dict)
+
+
+def collect_words(runs: Iterable[Run], vocabulary: Sequence[str]) -> dict[int, str]:
+    """The texts of what was drafted in `runs`, by id, out of a lane's `vocabulary`; those it does not know left out."""
+    drafted = {token for run in runs for chunk in run.chunks for token in chunk.proposed or ()}
+    return {token: vocabulary[token] for token in sorted(drafted) if 0 <= token < len(vocabulary)}
+
+
+def make_recording(title: str, runs: Sequence[Run], vocabulary: Sequence[str]) -> Recording:
+    """A recording of now, by this EagleLens; a long title is shortened. `vocabulary` is as in `collect_words`."""
+    short = " ".join(title.split())[:TITLE_CHARACTERS]
+    return Recording(short, time(), _read_app_version(), tuple(runs), collect_words(runs, vocabulary))
 
 
 def save_recording(recording: Recording, path: Path) -> None:
@@ -95,6 +115,7 @@ def dump_recording(recording: Recording) -> str:
         "title": recording.title,
         "created": recording.created,
         "app_version": recording.app_version,
+        "words": {str(token): text for token, text in recording.words.items()},
         "runs": [_dump_run(run) for run in recording.runs],
     }
     return json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -137,6 +158,13 @@ def replay_events(run: Run) -> tuple[tuple[float, Event], ...]:
     return (*events, (end, RunEnded(run)))
 
 
+def _read_app_version() -> str:
+    try:
+        return version("eaglelens")
+    except PackageNotFoundError:
+        return "from source"
+
+
 def _dump_run(run: Run) -> dict[str, object]:
     return {
         "lane": run.lane,
@@ -162,7 +190,12 @@ def _read_document(document: Mapping[str, Any]) -> Recording:
         created=float(_take(document, "created", int, float)),
         app_version=_take(document, "app_version", str),
         runs=tuple(_read_run(run) for run in runs),
+        words=_read_words(_check(document.get("words", {}), "words", dict)),
     )
+
+
+def _read_words(data: Mapping[str, Any]) -> dict[int, str]:
+    return {int(token): _check(text, "a word", str) for token, text in data.items()}
 
 
 def _read_run(data: Mapping[str, Any]) -> Run:

@@ -29,6 +29,7 @@ from backend.events import (
 )
 from backend.recording import (
     Recording,
+    collect_words,
     dump_recording,
     load_recording,
     parse_recording,
@@ -82,7 +83,8 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-RECORDINGS = st.builds(Recording, TEXTS, TIMES, TEXTS, st.lists(runs(), min_size=1, max_size=2).map(tuple))
+WORDS = st.dictionaries(st.integers(0, 200_000), TEXTS, max_size=3)
+RECORDINGS = st.builds(Recording, TEXTS, TIMES, TEXTS, st.lists(runs(), min_size=1, max_size=2).map(tuple), WORDS)
 
 
 def make_run() -> Run:
@@ -113,6 +115,14 @@ def change(edit: Callable[[Any], object]) -> bytes:
 @given(RECORDINGS)
 def test_what_is_saved_is_loaded_exactly(saved: Recording) -> None:
     assert parse_recording(dump_recording(saved).encode()) == saved
+
+
+def test_a_recording_without_words_is_read() -> None:
+    assert parse_recording(change(lambda d: d.pop("words"))) == make_recording()
+
+
+def test_words_are_those_of_the_drafted_tokens_that_the_vocabulary_knows() -> None:
+    assert collect_words([make_run()], ["x"] * 13 + [" w13"]) == {11: "x", 13: " w13"}
 
 
 def test_a_file_is_loaded_exactly(tmp_path: Path) -> None:
@@ -160,6 +170,9 @@ def test_a_file_that_is_no_recording_says_why(content: bytes, said: str) -> None
         lambda d: d["runs"][0]["counters"].pop("histogram"),
         lambda d: d["runs"][0]["request"]["sampling"].update(stop_token_ids=["<eos>"]),
         lambda d: d["runs"].__setitem__(0, None),
+        lambda d: d.update(words=["a"]),
+        lambda d: d.update(words={"ten": "a"}),
+        lambda d: d.update(words={"10": 3}),
     ],
 )
 def test_a_recording_with_a_broken_part_is_refused(edit: Callable[[Any], object]) -> None:

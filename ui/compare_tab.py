@@ -221,5 +221,7 @@ def _show_end(tab: CompareTab, comparison: Comparison, folder: Path) -> Updates:
         tab.numbers: compare_numbers(sides, verdict, is_show=comparison.is_show),
         tab.speeds: compare_speeds(sides, speedup),
         tab.finish: Finish(comparison.name, {LEFT: trial.left, RIGHT: trial.right}, not comparison.is_race),
-        tab.save: gr.DownloadButton(value=write_recording(comparison.prompt, runs, folder), interactive=True),
+        tab.save: gr.DownloadButton(
+            value=write_recording(comparison.prompt, runs, comparison.lanes, folder), interactive=True
+        ),
     }

@@ -5,27 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from time import time
 
 from backend.events import Run
-from backend.recording import Recording, save_recording
+from backend.lanes import Lane
+from backend.recording import make_recording, save_recording
 
-TITLE_CHARACTERS = 80
 
-
-def write_recording(prompt: str, runs: Sequence[Run], folder: Path) -> Path:
-    """Write one or two runs to a new file somewhere under `folder`; its path. Raises RecordingError."""
-    created = time()
-    title = " ".join(prompt.split())[:TITLE_CHARACTERS]
-    path = Path(tempfile.mkdtemp(dir=folder)) / f"eaglelens-{datetime.fromtimestamp(created, UTC):%Y%m%d-%H%M%S}.json"
-    save_recording(Recording(title, created, _app_version(), tuple(runs)), path)
+def write_recording(prompt: str, runs: Sequence[Run], lanes: Sequence[Lane], folder: Path) -> Path:
+    """Write the runs of one or two lanes to a new file somewhere under `folder`; its path. Raises RecordingError."""
+    vocabulary = max((lane.vocabulary for lane in lanes), key=len, default=())
+    recording = make_recording(prompt, runs, vocabulary)
+    name = f"eaglelens-{datetime.fromtimestamp(recording.created, UTC):%Y%m%d-%H%M%S}.json"
+    path = Path(tempfile.mkdtemp(dir=folder)) / name
+    save_recording(recording, path)
     return path
-
-
-def _app_version() -> str:
-    try:
-        return version("eaglelens")
-    except PackageNotFoundError:
-        return "from source"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ BADGES = {
 class StreamView:
     """What the token view shows of one run at one moment.
 
-    `run` names the run; a new name clears the view. `vocabulary[id]` is the text of a drafted id, empty if unknown.
+    `run` names the run; a new name clears the view. `vocabulary[id]` is the text of a drafted id.
     """
 
     run: str
@@ -42,7 +42,7 @@ class StreamView:
     chunks: Sequence[Chunk]
     exactness: Exactness
     done: bool
-    vocabulary: Sequence[str] = ()
+    vocabulary: Sequence[str] | Mapping[int, str] = ()
 
 
 EMPTY_VIEW = StreamView("", "", "", (), (), Exactness.PROVISIONAL, True)
@@ -82,7 +82,6 @@ def _row(token: Token) -> list[object]:
 
 def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
     """`[step, accepted, ids, texts]` of each step from token `first_index` on whose drafts the engine told."""
-    words = view.vocabulary
     rows: list[list[object]] = []
     index = 0
     for chunk in view.chunks:
@@ -98,10 +97,17 @@ def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
                 step,
                 accepted,
                 list(chunk.proposed),
-                [words[draft] if draft < len(words) else None for draft in chunk.proposed],
+                [find_word(view.vocabulary, draft) for draft in chunk.proposed],
             ]
         )
     return rows
+
+
+def find_word(vocabulary: Sequence[str] | Mapping[int, str], token: int) -> str | None:
+    """The text of a token id; None where it is not known."""
+    if isinstance(vocabulary, Mapping):
+        return vocabulary.get(token)
+    return vocabulary[token] if 0 <= token < len(vocabulary) else None
 
 
 def _common_prefix(kept: Sequence[int], proposed: Sequence[int]) -> int:
