@@ -87,7 +87,7 @@ def assert_no_label_is_wrong(labels: tuple[Label, ...], truth: tuple[Label, ...]
         assert label.place is None or true.place is None or label.place == true.place
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(streams())
 def test_a_certain_label_is_never_wrong(stream: Stream) -> None:
     labels, exactness = settle(stream)
@@ -95,20 +95,20 @@ def test_a_certain_label_is_never_wrong(stream: Stream) -> None:
     assert_no_label_is_wrong(labels, stream.truth)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams())
 def test_a_certain_label_without_counters_is_never_wrong(stream: Stream) -> None:
     found = attribute(stream.sizes, None, stream.num_steps)
     assert_no_label_is_wrong(found.labels, stream.truth)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(merging=False, retracting=False))
 def test_one_chunk_per_step_is_always_exact_and_complete(stream: Stream) -> None:
     assert settle(stream) == (stream.truth, Exactness.EXACT)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(merging=False))
 def test_a_retraction_leaves_the_sources_exact(stream: Stream) -> None:
     labels, exactness = settle(stream)
@@ -116,7 +116,7 @@ def test_a_retraction_leaves_the_sources_exact(stream: Stream) -> None:
     assert [label.source for label in labels] == [label.source for label in stream.truth]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams())
 def test_exact_totals_agree_with_the_counters(stream: Stream) -> None:
     labels, exactness = settle(stream)
@@ -131,7 +131,7 @@ def test_exact_totals_agree_with_the_counters(stream: Stream) -> None:
     assert sources.count(T) == steps - (1 if cut > 0 else 0) + stream.counters.retractions
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(), st.sampled_from(["verify_steps", "accepted", "completion_tokens"]), st.sampled_from([-2, -1, 1, 2]))
 def test_a_wrong_counter_makes_every_label_uncertain(stream: Stream, name: str, error: int) -> None:
     wrong = replace(stream.counters, **{name: getattr(stream.counters, name) + error})
@@ -141,7 +141,7 @@ def test_a_wrong_counter_makes_every_label_uncertain(stream: Stream, name: str, 
     assert found.violations
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(retracting=False), st.booleans())
 def test_accept_lengths_told_by_the_server_settle_any_merge(stream: Stream, with_target: bool) -> None:
     told = [length + 1 for length in stream.accept_lengths] if with_target else stream.accept_lengths
@@ -153,7 +153,7 @@ def test_accept_lengths_that_do_not_fit_are_not_believed() -> None:
     assert settle(stream, accept_lengths=[1, 1, 1]) == settle(stream)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20))
 def test_without_speculation_every_token_after_the_first_is_the_targets_merged_or_not(sizes: list[int]) -> None:
     found = attribute(sizes, Counters(None, None, None, sum(sizes)), 0)
@@ -162,7 +162,7 @@ def test_without_speculation_every_token_after_the_first_is_the_targets_merged_o
     assert [label.step for label in found.labels] == list(range(sum(sizes)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams(merging=False, retracting=False))
 def test_live_labels_of_unmerged_chunks_are_right_up_to_the_cut(stream: Stream) -> None:
     live: list[Label] = []
