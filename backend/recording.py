@@ -72,15 +72,17 @@ class Recording:
     words: Mapping[int, str] = field(default_factory=dict)
 
 
-def collect_words(runs: Iterable[Run], vocabulary: Sequence[str]) -> dict[int, str]:
+def collect_words(runs: Iterable[Run], vocabulary: Sequence[str] | Mapping[int, str]) -> dict[int, str]:
     """The texts of what was drafted in `runs`, by id, out of a lane's `vocabulary`; those it does not know left out."""
+    known = vocabulary if isinstance(vocabulary, Mapping) else dict(enumerate(vocabulary))
     drafted = {token for run in runs for chunk in run.chunks for token in chunk.proposed or ()}
-    return {token: vocabulary[token] for token in sorted(drafted) if 0 <= token < len(vocabulary)}
+    return {token: known[token] for token in sorted(drafted) if token in known}
 
 
-def make_recording(title: str, runs: Sequence[Run], vocabulary: Sequence[str]) -> Recording:
+def make_recording(title: str, runs: Sequence[Run], vocabulary: Sequence[str] | Mapping[int, str]) -> Recording:
     """A recording of now, by this EagleLens; a long title is shortened. `vocabulary` is as in `collect_words`."""
-    short = " ".join(title.split())[:TITLE_CHARACTERS]
+    line = " ".join(title.split())
+    short = line if len(line) <= TITLE_CHARACTERS else f"{line[: TITLE_CHARACTERS - 1].rstrip()}…"
     return Recording(short, time(), _read_app_version(), tuple(runs), collect_words(runs, vocabulary))
 
 

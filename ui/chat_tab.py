@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -29,6 +31,7 @@ from ui.numbers import (
     ttft_number,
 )
 from ui.panel import PanelUpdate
+from ui.save_recording import write_recording
 from ui.token_stream import EMPTY_VIEW, StreamView, TokenStream
 
 CHART_INTERVAL = 0.1  # seconds between two redraws of the charts
@@ -61,6 +64,7 @@ class ChatTab:
     retry: gr.Button
     edit: gr.Button
     clear: gr.Button
+    save: gr.DownloadButton
     notice: gr.Markdown
     mode: gr.Radio
     examples: gr.Dataset
@@ -101,6 +105,7 @@ class ChatTab:
             self.prompt,
             self.send,
             self.stop,
+            self.save,
             self.notice,
             self.numbers,
             self.speed,
@@ -156,6 +161,9 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
                 retry = gr.Button("Retry", size="sm", elem_id="chat-retry", min_width=72)
                 edit = gr.Button("Edit", size="sm", elem_id="chat-edit", min_width=72)
                 clear = gr.Button("Clear", size="sm", elem_id="chat-clear", min_width=72)
+                save = gr.DownloadButton(
+                    "Save recording", size="sm", elem_id="chat-save", min_width=140, interactive=False
+                )
                 view = gr.Radio(
                     ["Tokens", "Rendered"],
                     value="Tokens",
@@ -205,6 +213,7 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
         retry=retry,
         edit=edit,
         clear=clear,
+        save=save,
         notice=notice,
         mode=mode,
         examples=examples,
@@ -309,6 +318,7 @@ def _show_phase(tab: ChatTab, update: ChatUpdate, session: ChatSession, prompt: 
                 tab.prompt: "",
                 tab.send: gr.Button(interactive=False),
                 tab.stop: gr.Button(interactive=True),
+                tab.save: gr.DownloadButton(value=None, interactive=False),
                 tab.session: ChatSession(update.turns, session.views),
                 tab.stored_turns: to_record(update.turns),
                 tab.tokens: EMPTY_VIEW,
@@ -332,6 +342,16 @@ def _keep(tab: ChatTab, update: ChatUpdate, session: ChatSession) -> Updates:
     if update.baseline is not None and update.reference is not None:
         kept[tab.reference] = asdict(update.reference)
     return kept
+
+
+def _offer_recording(tab: ChatTab, update: ChatUpdate, folder: Path) -> Updates:
+    """The reply, and the baseline's beside it, as a file to save."""
+    panels = [panel for panel in (update.eagle, update.baseline) if panel is not None]
+    runs = [panel.run for panel in panels if panel.run is not None]
+    if not runs:
+        return {}
+    path = write_recording(update.turns[-1].prompt, runs, panels[0].view.vocabulary, folder)
+    return {tab.save: gr.DownloadButton(value=path, interactive=True)}
 
 
 def _read_reference(stored: object) -> ReferenceMeasurement | None:
@@ -369,6 +389,8 @@ def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Eng
 def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[Any]:
     """Send, Retry and Stop. Returns the events that write replies."""
 
+    folder = tempfile.TemporaryDirectory(prefix="eaglelens-")  # goes with the app
+
     async def answer(
         prompt: str, session: ChatSession, reference: object, *settings: Any
     ) -> AsyncGenerator[Updates, None]:
@@ -390,7 +412,7 @@ def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[A
                 if update.phase == "writing" and update.eagle is not None and update.eagle.run is not None:
                     yield {**_show_text(tab, update, rendered), **_keep(tab, update, session)}
         if last is not None:
-            yield _keep(tab, last, session)
+            yield {**_keep(tab, last, session), **_offer_recording(tab, last, Path(folder.name))}
 
     async def stop(current: str) -> None:
         live = live_runs.get(current)

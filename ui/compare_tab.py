@@ -168,6 +168,10 @@ def _sides(comparison: Comparison) -> Sides:
     return left, right
 
 
+def _find_vocabulary(comparison: Comparison) -> Sequence[str]:
+    return next((lane.vocabulary for lane in comparison.lanes if lane.vocabulary), ())
+
+
 def _say_progress(comparison: Comparison) -> str:
     trials = int(comparison.settings.trials)
     which = f"Trial {comparison.trial + 1} of {trials}: " if trials > 1 else ""
@@ -222,6 +226,6 @@ def _show_end(tab: CompareTab, comparison: Comparison, folder: Path) -> Updates:
         tab.speeds: compare_speeds(sides, speedup),
         tab.finish: Finish(comparison.name, {LEFT: trial.left, RIGHT: trial.right}, not comparison.is_race),
         tab.save: gr.DownloadButton(
-            value=write_recording(comparison.prompt, runs, comparison.lanes, folder), interactive=True
+            value=write_recording(comparison.prompt, runs, _find_vocabulary(comparison), folder), interactive=True
         ),
     }

@@ -87,8 +87,13 @@ class Report:
     rows: Sequence[Row] = ()
 
 
-def report(verdict: Verdict, *, is_show: bool, is_race: bool, warnings: Sequence[str]) -> Report:
-    """The words for a verdict. `warnings` are further sentences about the lanes and what happened meanwhile."""
+def report(
+    verdict: Verdict, *, is_show: bool, is_race: bool, warnings: Sequence[str], order: str | None = None
+) -> Report:
+    """The words for a verdict. `warnings` are further sentences about the lanes and what happened meanwhile.
+
+    `order` says when and in which order the lanes ran, where that is not the comparison just made.
+    """
     if not verdict.trials or verdict.typical is None:
         return Report(warnings=tuple(warnings))
     trial = verdict.trials[verdict.typical]
@@ -98,7 +103,7 @@ def report(verdict: Verdict, *, is_show: bool, is_race: bool, warnings: Sequence
     return Report(
         headline=_headline(verdict, trial, is_show),
         tone=_tone(verdict),
-        sentences=_sentences(verdict, trial, is_race),
+        sentences=_sentences(verdict, trial, order or _say_order(verdict, is_race)),
         excerpts=_excerpts(difference, parted) if difference else (),
         reason=explain_difference(parted) if difference else "",
         warnings=(*warnings, *(_say_difference(fact, trial) for fact in facts if fact.weight is Weight.WARNING)),
@@ -126,8 +131,8 @@ def _tone(verdict: Verdict) -> Literal["plain", "faster", "slower"]:
     return "slower" if verdict.speedup.median < 1 else "faster"
 
 
-def _sentences(verdict: Verdict, trial: Trial, is_race: bool) -> tuple[str, ...]:
-    sentences = [_say_order(verdict, is_race)]
+def _sentences(verdict: Verdict, trial: Trial, order: str) -> tuple[str, ...]:
+    sentences = [order]
     if verdict.speedup is not None and verdict.speedup.count > 1:
         low, high = format_ratio(verdict.speedup.low), format_ratio(verdict.speedup.high)
         sentences.append(f"Speedup: median of {verdict.speedup.count} trials, {low} to {high}.")

@@ -12,6 +12,7 @@ from ui.compare_tab import build_compare_tab
 from ui.engines import Engines
 from ui.limits import MAX_WAITING
 from ui.live_runs import LiveRuns
+from ui.replay_tab import build_replay_tab
 from ui.status import ShareState, render_banner, render_head
 
 POLL_INTERVAL = 1.5  # seconds between two looks at the engines
@@ -39,6 +40,8 @@ def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
                 build_chat_tab(page, engines, live_runs)
             with gr.Tab("Compare", id="compare"):
                 build_compare_tab(page, engines, live_runs)
+            with gr.Tab("Replay", id="replay"):
+                build_replay_tab(page)
         clock = gr.Timer(POLL_INTERVAL)
         gr.on([page.load, clock.tick], look, shown, [head, banner, shown], concurrency_limit=None, **hidden)
     page.queue(max_size=MAX_WAITING)

@@ -13,6 +13,8 @@ import gradio as gr
 from backend.events import Chunk, Exactness, Source, Token
 from ui.resources import read_resource
 
+Vocabulary = Sequence[str] | Mapping[int, str]  # the text of a token by its id
+
 WINDOW = 100  # tokens in one update: the page can miss several updates and still be whole
 CODES = {Source.FIRST: "f", Source.DRAFT: "d", Source.TARGET: "t", Source.UNCERTAIN: "u"}
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -42,7 +44,7 @@ class StreamView:
     chunks: Sequence[Chunk]
     exactness: Exactness
     done: bool
-    vocabulary: Sequence[str] | Mapping[int, str] = ()
+    vocabulary: Vocabulary = ()
 
 
 EMPTY_VIEW = StreamView("", "", "", (), (), Exactness.PROVISIONAL, True)
@@ -103,7 +105,7 @@ def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
     return rows
 
 
-def find_word(vocabulary: Sequence[str] | Mapping[int, str], token: int) -> str | None:
+def find_word(vocabulary: Vocabulary, token: int) -> str | None:
     """The text of a token id; None where it is not known."""
     if isinstance(vocabulary, Mapping):
         return vocabulary.get(token)
