@@ -130,7 +130,15 @@ def lay_out_compare(presets: Sequence[Preset], live_runs: LiveRuns) -> CompareTa
     )
     with gr.Accordion("Settings", open=False, elem_id="compare-settings"):
         with gr.Row():
-            trials = gr.Slider(1, MAX_TRIALS, 1, step=1, label="Trials", info="More than one: median and range.")
+            trials = gr.Slider(
+                1,
+                MAX_TRIALS,
+                1,
+                step=1,
+                elem_id="compare-trials",
+                label="Trials",
+                info="More than one: median and range.",
+            )
             max_tokens = gr.Slider(1, MAX_REPLY_TOKENS, first.max_tokens, step=1, label="Longest reply, in tokens")
             temperature = gr.Slider(0, 2, 0, step=0.05, label="Temperature", info="0 is greedy.")
             top_p = gr.Slider(0.05, 1, 1, step=0.05, label="top_p")

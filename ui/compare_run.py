@@ -317,7 +317,8 @@ def find_refusal(prompt: str, settings: CompareSettings) -> str:
 
 
 def _waiting_view(lane: Lane) -> StreamView:
-    return StreamView("", lane.label, "waits for its turn", (), (), Exactness.PROVISIONAL, False)
+    # A name of its own clears the panel.
+    return StreamView(uuid4().hex, lane.label, "waits for its turn", (), (), Exactness.PROVISIONAL, False)
 
 
 def _with_hardware(run: Run, lane: Lane) -> Run:
