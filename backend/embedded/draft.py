@@ -69,7 +69,7 @@ class Draft:
 
     def new_cache(self, capacity: int) -> KVCache:
         config = self.config
-        return KVCache(config.num_layers, config.num_kv_heads, config.head_dim, capacity, self.activation)
+        return KVCache(config.num_layers, config.num_kv_heads, config.head_dim, capacity)
 
     def fuse(self, taps: Tensor) -> Tensor:
         """[rows, num_taps * target hidden] -> [rows, hidden]"""
@@ -105,9 +105,10 @@ class Draft:
         config = self.config
         turned_heads = config.num_heads + config.num_kv_heads
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
-        turned = rotate(heads[:, :turned_heads].contiguous(), rotations)
-        queries, keys, values = turned[:, : config.num_heads], turned[:, config.num_heads :], heads[:, turned_heads:]
-        return layer.output(attend(index, queries, keys, values))
+        turned = rotate(heads[:, :turned_heads], rotations)
+        queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
+        attended = attend(index, queries, keys, heads[:, turned_heads:])
+        return layer.output(attended.to(self.activation))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)

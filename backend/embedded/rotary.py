@@ -20,10 +20,10 @@ def make_rotations(head_dim: int, positions: int, theta: float, scaling: RopeSca
 
 
 def rotate(heads: Tensor, rotations: Tensor) -> Tensor:
-    """Turn each pair by its position's angle. heads: [rows, heads, dim]; rotations: [rows, 1, dim / 2]"""
+    """Turn each pair by its position's angle. heads: [rows, heads, dim] -> float32; rotations: [rows, 1, dim / 2]"""
     rows, num_heads, dim = heads.shape
-    pairs = torch.view_as_complex(heads.float().view(rows, num_heads, dim // 2, 2))
-    return torch.view_as_real(pairs * rotations).view(rows, num_heads, dim).to(heads.dtype)
+    pairs = torch.view_as_complex(heads.float().reshape(rows, num_heads, dim // 2, 2))
+    return torch.view_as_real(pairs * rotations).view(rows, num_heads, dim)
 
 
 def _stretch(frequency: Tensor, scaling: RopeScaling) -> Tensor:

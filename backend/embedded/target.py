@@ -75,7 +75,6 @@ class Target:
             config.num_kv_heads,
             config.head_dim,
             capacity or config.context_length,
-            self.activation,
         )
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -117,13 +116,10 @@ class Target:
             normed_keys = self._norm(heads[:, config.num_heads : queries_and_keys], layer.key_norm)
             turned = rotate(torch.cat([normed_queries, normed_keys], dim=1), rotations)
         else:
-            turned = rotate(heads[:, :queries_and_keys].contiguous(), rotations)
-        queries, keys, values = (
-            turned[:, : config.num_heads],
-            turned[:, config.num_heads :],
-            heads[:, queries_and_keys:],
-        )
-        return layer.output(attend(index, queries, keys, values))
+            turned = rotate(heads[:, :queries_and_keys], rotations)
+        queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
+        attended = attend(index, queries, keys, heads[:, queries_and_keys:])
+        return layer.output(attended.to(self.activation))
 
     def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
         gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)

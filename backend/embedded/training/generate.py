@@ -76,7 +76,7 @@ class _BatchAttention:
         self._keys, self._values, self._positions = keys, values, positions
         self._rows = torch.arange(len(positions))
         self._span = -(-(int(positions.max()) + 1) // BLOCK) * BLOCK
-        self._mask = mask_after(positions, self._span, keys.dtype)
+        self._mask = mask_after(positions, self._span)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, /) -> Tensor:
         rows, heads, dim = queries.shape
@@ -104,8 +104,8 @@ class Writer:
         self._random = random.Random(seed)
         self._rng = torch.Generator().manual_seed(seed)
         shape = (config.num_layers, rows, config.num_kv_heads, LONGEST, config.head_dim)
-        self._keys = torch.zeros(shape, dtype=target.activation)
-        self._values = torch.zeros(shape, dtype=target.activation)
+        self._keys = torch.zeros(shape)
+        self._values = torch.zeros(shape)
         self._rows = [self._begin() for _ in range(rows)]
 
     def write(self) -> Iterator[tuple[Conversation, TappedConversation]]:
