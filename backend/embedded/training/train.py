@@ -25,9 +25,13 @@ from backend.embedded.training.taps import TappedConversation, list_shards, read
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run is made of. Times in seconds; rows are token positions that carry a label."""
+    """What a run is made of. It ends after `seconds`, or after `updates` where those are given.
 
-    seconds: float
+    Rows are token positions that carry a label.
+    """
+
+    seconds: float = math.inf
+    updates: int | None = None
     unrolled_steps: int = 3
     step_decay: float = 0.8  # weight of step j is step_decay ** j
     rows_per_update: int = 2048
@@ -190,7 +194,7 @@ class Trainer:
         held_out = list_shards(self._taps)[: self._recipe.held_out_shards]
         source = batches(self._taps, held_out, self._recipe.rows_per_update, self._rng())
         best = self._measure(held_out)
-        while self._elapsed() < self._recipe.seconds:
+        while self._share_done() < 1:
             progress = self._update(next(source))
             self._log(progress)
             if self._updates % evaluate_every == 0:
@@ -224,6 +228,10 @@ class Trainer:
     def _elapsed(self) -> float:
         return self._earlier + time.monotonic() - self._started
 
+    def _share_done(self) -> float:
+        recipe = self._recipe
+        return self._updates / recipe.updates if recipe.updates else self._elapsed() / recipe.seconds
+
     def _update(self, batch: list[TappedConversation]) -> Progress:
         recipe = self._recipe
         self._set_learning_rates()
@@ -250,8 +258,7 @@ class Trainer:
 
     def _set_learning_rates(self) -> None:
         recipe = self._recipe
-        share = min(1.0, self._elapsed() / recipe.seconds)
-        cosine = recipe.final_lr + (1 - recipe.final_lr) * 0.5 * (1 + math.cos(math.pi * share))
+        cosine = recipe.final_lr + (1 - recipe.final_lr) * 0.5 * (1 + math.cos(math.pi * min(1, self._share_done())))
         factor = cosine * min(1.0, (self._updates + 1) / recipe.warmup_updates)
         for optimiser, peaks in zip(self._optimisers, self._peaks, strict=True):
             for group, peak in zip(optimiser.param_groups, peaks, strict=True):
