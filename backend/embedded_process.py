@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 RESTARTS = 3
 TERM_GRACE = 5.0  # seconds between the polite and the hard end
@@ -18,13 +18,38 @@ STDERR_LINES = 40
 
 @dataclass(frozen=True)
 class EngineStage:
-    """How far an engine is. `fraction` is in 0..1 while loading; the addresses are there when it is ready."""
+    """How far an engine is. `fraction` is in 0..1 while loading; the addresses are there when it is ready.
+
+    `aside` is a sentence on what is not there yet, or no more, beside a ready engine: its baseline, say.
+    """
 
     name: Literal["loading", "ready", "failed"]
     message: str
     fraction: float | None = None
     eagle_url: str | None = None
     baseline_url: str | None = None
+    aside: str = ""
+
+
+class EngineProcess(Protocol):
+    """An engine that this app started: how far it is, and its end."""
+
+    @property
+    def stage(self) -> EngineStage:
+        """The latest stage."""
+        ...
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        ...
+
+    def wait_for_change(self, seen: EngineStage, timeout: float) -> EngineStage:
+        """The stage once it differs from `seen`, or after `timeout` seconds."""
+        ...
+
+    def stop(self) -> None:
+        """End it; returns when nothing of it is left."""
+        ...
 
 
 class EmbeddedProcess:
@@ -134,7 +159,7 @@ class EmbeddedProcess:
         return was_ready
 
 
-def report_stages(process: EmbeddedProcess, say: Callable[[str], None]) -> None:
+def report_stages(process: EngineProcess, say: Callable[[str], None]) -> None:
     """Tell `say` of every new stage, for as long as this process lives."""
     seen = process.stage
     said = ""
@@ -150,7 +175,7 @@ def describe_stage(stage: EngineStage) -> str:
     """A stage as one line; progress in tenths, so that a terminal is not flooded."""
     if stage.name == "loading" and stage.fraction is not None:
         return f"Engine: {stage.message} {int(stage.fraction * 10) * 10} %"
-    return f"Engine: {stage.message}"
+    return " ".join(part for part in (f"Engine: {stage.message}", stage.aside) if part)
 
 
 def read_stage(line: str) -> EngineStage | None:

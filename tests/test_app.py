@@ -14,18 +14,19 @@ import pytest
 
 import app
 from backend.ports import NoFreePortError, find_free_port
+from ui.options import read_options
 
 ROOT = Path(app.__file__).parent
 
 
 def test_a_baseline_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        app.read_options(["--baseline-url", "http://127.0.0.1:30001"])
+        read_options(["--baseline-url", "http://127.0.0.1:30001"])
     assert "--eagle-url" in capsys.readouterr().err
 
 
 def test_options_behind_two_dashes_go_to_the_engine() -> None:
-    assert app.read_options(["--port", "8000", "--", "--num-steps", "4"]).engine_options == ["--num-steps", "4"]
+    assert read_options(["--port", "8000", "--", "--num-steps", "4"]).engine_options == ["--num-steps", "4"]
 
 
 def test_a_port_in_use_leads_to_the_next_free_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.client import read_lane
 from backend.embedded_process import EngineStage
@@ -13,12 +13,14 @@ from backend.lanes import Lane
 
 EAGLE_LABEL, BASELINE_LABEL = "EAGLE-3", "Baseline"
 
+Addresses = tuple[str | None, str | None]
+
 
 @dataclass(frozen=True)
 class EngineState:
     """What the page says of the engines. `problem` is a sentence with the remedy, empty where all is well.
 
-    `fraction` is the loading progress in 0..1 while an engine loads.
+    `fraction` is the loading progress in 0..1 while an engine loads; `aside` tells of a baseline that is not there.
     """
 
     eagle: Lane | None = None
@@ -26,6 +28,7 @@ class EngineState:
     problem: str = ""
     loading: str = ""
     fraction: float | None = None
+    aside: str = ""
 
     @property
     def ready(self) -> bool:
@@ -36,39 +39,47 @@ class EngineState:
 class Engines:
     """Finds the lanes behind the addresses that `stage` tells, and keeps them until `forget`."""
 
-    def __init__(self, stage: Callable[[], EngineStage]) -> None:
+    def __init__(
+        self, stage: Callable[[], EngineStage], api_key: str | None = None, ca_file: str | None = None
+    ) -> None:
         self._stage = stage
-        self._known: tuple[EngineStage, EngineState] | None = None
+        self._api_key = api_key
+        self._ca_file = ca_file
+        self._known: tuple[Addresses, EngineState] | None = None
         self._asking = asyncio.Lock()
 
     async def state(self) -> EngineState:
         """The state now; servers are asked only while it is not known to be good."""
         stage = self._stage()
-        if stage.name == "failed":
-            return EngineState(problem=stage.message)
-        if stage.name == "loading" or stage.eagle_url is None:
-            return EngineState(loading=stage.message, fraction=stage.fraction)
+        if stage.name != "ready" or stage.eagle_url is None:
+            self.forget()
+            failed = stage.name == "failed"
+            return EngineState(
+                problem=stage.message if failed else "",
+                loading="" if failed else stage.message,
+                fraction=stage.fraction,
+            )
         async with self._asking:
-            if self._known is None or self._known[0] != stage or not self._known[1].ready:
-                self._known = (stage, await _look(stage.eagle_url, stage.baseline_url))
-            return self._known[1]
+            addresses = (stage.eagle_url, stage.baseline_url)
+            if self._known is None or self._known[0] != addresses or not self._known[1].ready:
+                self._known = (addresses, await self._look(addresses))
+            return replace(self._known[1], aside=stage.aside)
 
     def forget(self) -> None:
         """Ask the servers again next time: one of them failed."""
         self._known = None
 
-
-async def _look(eagle_url: str, baseline_url: str | None) -> EngineState:
-    lanes: list[Lane | None] = []
-    problems: list[str] = []
-    for label, url in ((EAGLE_LABEL, eagle_url), (BASELINE_LABEL, baseline_url)):
-        if url is None:
-            lanes.append(None)
-            continue
-        try:
-            lanes.append(await read_lane(url, label))
-        except EagleLensError as error:
-            lanes.append(None)
-            problems.append(f"{label}: {error}")
-    eagle, baseline = lanes
-    return EngineState(eagle, baseline, " ".join(problems))
+    async def _look(self, addresses: Addresses) -> EngineState:
+        lanes: list[Lane | None] = []
+        problems: list[str] = []
+        for label, url in zip((EAGLE_LABEL, BASELINE_LABEL), addresses, strict=True):
+            if url is None:
+                lanes.append(None)
+                continue
+            try:
+                lanes.append(await read_lane(url, label, api_key=self._api_key, ca_file=self._ca_file))
+            except EagleLensError as error:
+                lanes.append(None)
+                problems.append(f"{label}: {error}")
+        eagle, baseline = lanes
+        return EngineState(eagle, baseline, " ".join(problems))

@@ -42,6 +42,8 @@ def render_banner(state: EngineState, share: ShareState) -> str:
         parts.append(f'{escape(state.loading)} …<progress max="1"{value}></progress>')
     if state.problem:
         parts.append(escape(state.problem))
+    if state.aside:
+        parts.append(escape(state.aside))
     warnings = [text for lane in (state.eagle, state.baseline) if lane is not None for text in lane.warnings]
     parts += [escape(text) for text in dict.fromkeys(warnings)]
     if state.baseline is not None and state.baseline.is_speculative:
