@@ -34,7 +34,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return bool(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 import pytest
 from playwright.sync_api import Page, expect
@@ -24,7 +26,8 @@ def f(x): return x < 1
 
 def test_formulas_and_code_are_set_and_html_stays_text(page: Page) -> None:
     with gr.Blocks() as blocks:
-        gr.Chatbot(to_bubbles((Turn("Show", REPLY),)), latex_delimiters=LATEX_DELIMITERS, elem_id="window")
+        bubbles: list[Any] = to_bubbles((Turn("Show", REPLY),))
+        gr.Chatbot(bubbles, latex_delimiters=LATEX_DELIMITERS, elem_id="window")
     with serve(blocks) as url:
         page.goto(url)
         window = page.locator("#window")
