@@ -129,6 +129,7 @@ def parse_recording(content: bytes) -> Recording:
         raise _too_large(len(content))
     try:
         document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        _refuse_half_characters(content, document)
     except (ValueError, RecursionError) as error:
         raise RecordingError("This file is broken or no recording: it is not valid JSON. Save it again.") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -297,6 +298,12 @@ def _name_fault(error: Exception) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _refuse_half_characters(content: bytes, document: object) -> None:
+    """JSON can spell half a surrogate pair, which no page and no file can take."""
+    if b"\\ud" in content.lower():
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
 
 
 def _too_large(size: int) -> RecordingError:

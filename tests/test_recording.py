@@ -139,6 +139,7 @@ def test_a_file_is_loaded_exactly(tmp_path: Path) -> None:
         (b"", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
+        (b'{"format": "eaglelens-recording", "title": "\\uD800"}', "not valid JSON"),
         (b'{"format": NaN}', "not valid JSON"),
         (b"[1, 2]", "not an EagleLens recording"),
         (b'{"log": {"version": "1.2"}}', "not an EagleLens recording"),

@@ -55,7 +55,7 @@ def show_step(step: Step, num_steps: int, words: Mapping[int, str]) -> StepView:
 def _name(step: Step, num_steps: int) -> str:
     if step.number == 0:
         return "Prefill"
-    if step.number is None or any(token.source is Source.UNCERTAIN for token in step.tokens):
+    if _is_hidden(step):
         return "Steps merged on the way"
     return f"{'Verify step' if num_steps else 'Step'} {step.number}"
 
@@ -64,7 +64,7 @@ def _describe(step: Step, num_steps: int) -> str:
     kept = _count(len(step.tokens), "token")
     if step.number == 0:
         return "The target reads the prompt and writes the first token by itself."
-    if step.number is None or any(token.source is Source.UNCERTAIN for token in step.tokens):
+    if _is_hidden(step):
         return f"{kept} came in one output that hides its steps: who produced each of them is not known."
     if num_steps == 0:
         return "Without a draft, one pass of the target yields one token."
@@ -88,11 +88,17 @@ def _describe_drafts(step: Step) -> str:
     return f"{drafted}; the target accepted {how_many} and put its own token in place {accepted + 1}."
 
 
+def _is_hidden(step: Step) -> bool:
+    return step.number is None or any(token.source is Source.UNCERTAIN for token in step.tokens)
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _list_places(step: Step, words: Mapping[int, str]) -> tuple[Place, ...]:
+    if _is_hidden(step):
+        return tuple(Place(Fate.HIDDEN, None, token.piece) for token in step.tokens)
     proposed = step.proposed or ()
     places = max(len(proposed), len(step.tokens))
     return tuple(_show_place(step, at, words) for at in range(places))
@@ -110,8 +116,6 @@ def _show_place(step: Step, at: int, words: Mapping[int, str]) -> Place:
 def _judge(step: Step, token: Token | None, draft: str | None) -> Fate:
     if token is None:
         return Fate.CUT if step.own is None else Fate.DROPPED
-    if token.source is Source.UNCERTAIN:
-        return Fate.HIDDEN
     return Fate.OWN if draft is None else Fate.CORRECTED
 
 
