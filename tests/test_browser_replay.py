@@ -142,6 +142,18 @@ def test_every_token_appears_at_its_recorded_time(page: Page, replay_url: str, s
     assert page.evaluate(READ_SHOWN, "replay-left") == name_pieces(11)
 
 
+def test_rejected_drafts_are_shown_no_earlier_than_their_step(page: Page, replay_url: str, saved: Path) -> None:
+    open_file(page, replay_url, saved)
+    page.locator("[data-part=forward]").click()
+    page.locator("#replay-left [data-part=ghosts]").check()
+    ghosts = page.locator("#replay-left .ghost:not(.later)")
+    expect(ghosts).to_have_count(0)
+    page.locator("[data-part=forward]").click()
+    assert ghosts.all_inner_texts() == [" wrong", " worse"]
+    page.locator("[data-part=back]").click()
+    expect(ghosts).to_have_count(0)
+
+
 def test_pause_holds_the_moment_and_play_goes_on_from_it(page: Page, replay_url: str, saved: Path) -> None:
     open_file(page, replay_url, saved)
     page.locator("[data-part=pace]").select_option("0.1")

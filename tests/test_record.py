@@ -34,7 +34,7 @@ def test_a_running_pair_is_recorded_one_lane_after_the_other(server: EmbeddedSer
     assert [token.id for token in drafted.tokens] == [token.id for token in plain.tokens]
     assert drafted.exactness is Exactness.EXACT
     assert not ran_at_once(recording.runs)
-    assert [run.counters.cached_tokens for run in recording.runs if run.counters] == [0, 0]
+    assert not any(run.counters.cached_tokens for run in recording.runs if run.counters)
     proposed = {token for chunk in drafted.chunks for token in chunk.proposed or ()}
     assert proposed
     assert set(recording.words) == proposed

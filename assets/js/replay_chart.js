@@ -1,7 +1,7 @@
 // A small line chart with a playhead, in front of replay.js: `makeReplayChart(svg)`. It draws what ui/charts.py describes.
 function makeReplayChart(svg) {
   const SVG = "http://www.w3.org/2000/svg";
-  const EDGE = { left: 40, right: 10, top: 8, bottom: 36 };
+  const EDGE = { left: 58, right: 10, top: 8, bottom: 36 };
   const DASHES = { solid: "", dash: "7 4", dot: "2 3" };
   let chart = null;
   let end = 1;
@@ -44,6 +44,8 @@ function makeReplayChart(svg) {
     }
     const middle = (EDGE.left + width - EDGE.right) / 2;
     make("text", { x: middle, y: height - 4, "text-anchor": "middle" }, chart.x_title);
+    const centre = (EDGE.top + height - EDGE.bottom) / 2;
+    make("text", { transform: `translate(14 ${centre}) rotate(-90)`, "text-anchor": "middle" }, chart.y_title);
     for (const series of chart.series) {
       const steps = series.x.map((x, index) => `${index ? `H${placeX(x)}V` : `M${placeX(x)} `}${placeY(series.y[index])}`);
       make("path", { class: `curve ${series.colour}`, d: steps.join(""), "stroke-dasharray": DASHES[series.dash] });

@@ -95,7 +95,7 @@ function drawGhosts() {
     if (end === undefined) continue;
     for (const [id, text] of rejected(step, proposed)) {
       const ghost = document.createElement("s");
-      ghost.className = "ghost";
+      ghost.className = spans[end].classList.contains("later") ? "ghost later" : "ghost";
       ghost.setAttribute("aria-hidden", "true");
       ghost.title = `drafted and rejected · step ${step} · id ${id}`;
       ghost.textContent = text ?? `[${id}]`;
@@ -264,12 +264,20 @@ function countArrived(seconds) {
   return low;
 }
 
+// Hides a token of a later moment, and what was drafted ahead of it.
+function hide(span, later) {
+  span.classList.toggle("later", later);
+  for (let ghost = span.previousElementSibling; ghost?.classList.contains("ghost"); ghost = ghost.previousElementSibling) {
+    ghost.classList.toggle("later", later);
+  }
+}
+
 function showMoment(seconds) {
   const before = moment === null ? rows.length : visible;
   moment = seconds;
   visible = seconds === null ? rows.length : countArrived(seconds);
   for (let at = Math.min(before, visible); at < Math.max(before, visible); at += 1) {
-    spans[at].classList.toggle("later", at >= visible);
+    hide(spans[at], at >= visible);
   }
   element.dataset.visible = visible;
   if (seconds === null) {
