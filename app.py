@@ -64,7 +64,7 @@ def serve(options: argparse.Namespace, process: EngineProcess | None) -> int:
         if process is not None:
             process.start()
             threading.Thread(target=report_stages, args=(process, say), name="engine-report", daemon=True).start()
-        page = build_page(engines, share.state)
+        page = build_page(engines, share.state, process if isinstance(process, PairLaunch) else None)
         serve_page(page, share, options.host, options.port, options.share, not options.no_browser, say)
         threading.Event().wait()
     except KeyboardInterrupt:

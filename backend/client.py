@@ -16,6 +16,7 @@ from backend.lanes import Lane, lane_from_facts, normalise_url
 from backend.pieces import find_anchor, list_windows, read_windows, strip_anchor
 from backend.reader import CONNECT_TIMEOUT, Reader, authorise
 from backend.run_builder import RunBuilder, run_so_far, steps_asked
+from backend.server_load import ServerLoad, load_from_answers
 from backend.transport import connect, http
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "detokenize",
     "flush_cache",
     "read_lane",
+    "read_load",
     "read_vocabulary",
     "run_so_far",
     "stream_run",
@@ -133,6 +135,13 @@ async def read_lane(
         raise LaneRefusedError(describe_status(lane, 404, ""))
     lane = lane_from_facts(label, base_url, facts, models, api_key=api_key, ca_file=ca_file)
     return replace(lane, vocabulary=await read_vocabulary(lane)) if with_vocabulary else lane
+
+
+async def read_load(lane: Lane, *, with_averages: bool) -> ServerLoad:
+    """How busy a server is. `with_averages` asks its scheduler too, which costs that a moment. Raises LaneError."""
+    loads = await _call_if_known(lane, "/v1/loads")
+    facts = await _call_if_known(lane, "/server_info") if with_averages else {}
+    return load_from_answers(loads, facts)
 
 
 async def read_vocabulary(lane: Lane) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ from typing import Any
 
 import gradio as gr
 
+from backend.sglang.pair_launch import PairLaunch
+from ui.backend_tab import NAME as BACKEND
+from ui.backend_tab import build_backend_tab
 from ui.chat_tab import build_chat_tab
 from ui.compare_tab import build_compare_tab
 from ui.engines import Engines
@@ -18,8 +21,8 @@ from ui.status import ShareState, render_banner, render_head
 POLL_INTERVAL = 1.5  # seconds between two looks at the engines
 
 
-def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
-    """The whole app as one page. `share` tells the state of the share link."""
+def build_page(engines: Engines, share: Callable[[], ShareState], launch: PairLaunch | None = None) -> gr.Blocks:
+    """The whole app as one page. `share` tells the state of the share link, `launch` that of servers started here."""
     live_runs = LiveRuns()
     hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
@@ -35,13 +38,15 @@ def build_page(engines: Engines, share: Callable[[], ShareState]) -> gr.Blocks:
         head = gr.HTML(elem_id="lens-head", apply_default_css=False)
         banner = gr.HTML(elem_id="lens-banner", visible=False, apply_default_css=False)
         shown = gr.State("")
-        with gr.Tabs():
+        with gr.Tabs() as tabs:
             with gr.Tab("Chat", id="chat"):
                 build_chat_tab(page, engines, live_runs)
             with gr.Tab("Compare", id="compare"):
                 build_compare_tab(page, engines, live_runs)
             with gr.Tab("Replay", id="replay"):
                 build_replay_tab(page)
+            with gr.Tab(BACKEND, id="backend", visible=False) as backend:
+                build_backend_tab(page, tabs, backend, engines, live_runs, launch)
         clock = gr.Timer(POLL_INTERVAL)
         gr.on([page.load, clock.tick], look, shown, [head, banner, shown], concurrency_limit=None, **hidden)
     page.queue(max_size=MAX_WAITING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from backend.comparison import Weight, compare_facts
 from backend.lanes import Lane
 from ui.engines import EngineState
 
@@ -52,6 +53,28 @@ def render_banner(state: EngineState, share: ShareState) -> str:
         parts.append(
             "The first server does not speculate: no token of it is drafted, and there is nothing to speed up."
         )
+    if state.eagle is not None and state.baseline is not None:
+        parts += [escape(text) for text in list_differences(state.eagle, state.baseline)]
     if share.problem:
         parts.append(escape(share.problem))
     return "".join(f'<div class="banner" role="status">{part}</div>' for part in parts)
+
+
+def list_differences(eagle: Lane, baseline: Lane) -> tuple[str, ...]:
+    """What makes a speedup between two lanes doubtful, a sentence each; settings that a draft forces are left out.
+
+    Where the servers do not both tell their model's path, the names they serve it under are compared.
+    """
+    found = [
+        (fact.name, fact.left, fact.right)
+        for fact in compare_facts(eagle.facts, baseline.facts)
+        if fact.weight == Weight.WARNING
+    ]
+    told = all("model_path" in lane.facts for lane in (eagle, baseline))
+    if not told and eagle.model != baseline.model:
+        found.append(("model", eagle.model, baseline.model))
+    return tuple(
+        f"The two servers differ in {name} ({eagle.label}: {left}, {baseline.label}: {right}), "
+        "so a speedup between them is not the draft's alone."
+        for name, left, right in found
+    )

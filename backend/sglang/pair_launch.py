@@ -35,6 +35,7 @@ class PairLaunch:
         self._hub = hub
         self._logs = log_folder or user_log_path("eaglelens")
         self._preparing = EngineStage("loading", "Preparing the models", 0.0)
+        self._specs = plan.eagle, plan.baseline
         self._servers: PairServers | None = None
         self._acting = threading.Lock()
         self._stopped = False
@@ -43,6 +44,11 @@ class PairLaunch:
     def servers(self) -> PairServers | None:
         """The two servers, None before the models are on the disk."""
         return self._servers
+
+    @property
+    def specs(self) -> tuple[LaunchSpec, LaunchSpec | None]:
+        """The drafting server and the baseline, as they are started."""
+        return self._specs
 
     @property
     def stage(self) -> EngineStage:
@@ -71,7 +77,7 @@ class PairLaunch:
 
     def _run(self) -> None:
         try:
-            eagle, baseline = self._fetch()
+            self._specs = eagle, baseline = self._fetch()
         except HubError as error:
             self._preparing = EngineStage("failed", str(error))
             return
