@@ -57,7 +57,7 @@ def test_an_unknown_tensor_is_refused_by_name(folder: Path) -> None:
 
 def test_a_missing_tensor_is_refused_by_name(folder: Path) -> None:
     rewrite(folder, **{"fc_norm.1.weight": None})
-    with pytest.raises(ValueError, match="missing.*fc_norm.1.weight"):
+    with pytest.raises(ValueError, match=r"missing.*fc_norm\.1\.weight"):
         load_checkpoint(folder)
 
 
