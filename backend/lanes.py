@@ -34,6 +34,7 @@ SHOWN_FACTS = (
     "launch_command",
     "eaglelens",
 )
+_SECRET = re.compile(r"(--[\w-]*(?:api-key|password|secret)[\s=]+)(\S+)", re.IGNORECASE)
 _SIMULATION = re.compile(r"SIMULATE_ACC_LEN['\"\s:=]+(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
@@ -125,7 +126,7 @@ def lane_from_facts(
         stream_interval=_read_int(facts, "stream_interval") or 1,
         max_model_len=_read_int(card, "max_model_len"),
         simulated_acceptance=_find_simulation(facts),
-        facts={name: facts[name] for name in SHOWN_FACTS if facts.get(name) is not None},
+        facts={name: hide_secrets(facts[name]) for name in SHOWN_FACTS if facts.get(name) is not None},
         api_key=api_key,
         ca_file=ca_file,
     )
@@ -137,6 +138,11 @@ def normalise_url(base_url: str) -> str:
     url = base_url.strip().rstrip("/")
     url = url if "://" in url else f"http://{url}"
     return url.removesuffix("/v1").rstrip("/")
+
+
+def hide_secrets(fact: object) -> object:
+    """A launch command without the keys passed in it: facts are shown, recorded and shared."""
+    return _SECRET.sub(r"\1***", fact) if isinstance(fact, str) else fact
 
 
 def _list_warnings(lane: Lane, facts: Mapping[str, object]) -> tuple[str, ...]:

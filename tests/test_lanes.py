@@ -55,6 +55,14 @@ def test_what_may_mislead_is_said(facts: dict[str, object], said: str) -> None:
     assert said in warning
 
 
+def test_keys_in_a_launch_command_are_hidden() -> None:
+    command = "python -m sglang.launch_server --api-key s3cret --admin-api-key=other --max-total-tokens 4096"
+    lane = lane_from_facts("EAGLE-3", "http://x", {"launch_command": command}, {})
+    assert lane.facts["launch_command"] == (
+        "python -m sglang.launch_server --api-key *** --admin-api-key=*** --max-total-tokens 4096"
+    )
+
+
 def test_a_simulated_acceptance_is_kept_as_a_number() -> None:
     assert make_lane(launch_command="SGLANG_SIMULATE_ACC_LEN=3.5 sglang serve").simulated_acceptance == 3.5
     assert make_lane(environment={"SGLANG_SIMULATE_ACC_LEN": "-1"}).simulated_acceptance is None
