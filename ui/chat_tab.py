@@ -411,7 +411,7 @@ def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[A
                 yield shown
                 if update.phase == "writing" and update.eagle is not None and update.eagle.run is not None:
                     yield {**_show_text(tab, update, rendered), **_keep(tab, update, session)}
-        if last is not None:
+        if last is not None and last.eagle is not None:
             yield {**_keep(tab, last, session), **_offer_recording(tab, last, Path(folder.name))}
 
     async def stop(current: str) -> None:

@@ -119,6 +119,8 @@ def read_pair_stage(eagle: ServerState, baseline: ServerState) -> EngineStage:
             return EngineStage(
                 "loading", f"The two take turns: {eagle.label} is stopped, {baseline.label} has the GPUs"
             )
+        case Stage.IDLE:
+            return EngineStage("loading", f"{eagle.label}: {Stage.STARTING}", _SHARES[Stage.STARTING])
         case stage:
             return EngineStage("loading", f"{eagle.label}: {stage}", _SHARES.get(stage, 0.0))
 
