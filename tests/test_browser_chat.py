@@ -23,7 +23,8 @@ def number(page: Page, key: str) -> str:
 
 def test_a_reply_is_coloured_by_who_produced_it_and_the_counts_agree(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
-    ask(page, "w9 w10")
+    page.locator("#chat-prompt textarea").fill("w9 w10")
+    page.locator("#chat-prompt textarea").press("Enter")
     wait_for_reply(page)
     tokens = page.evaluate(READ_TOKENS)
     assert [token["text"].strip() for token in tokens[:4]] == ["w11", "w12", "w13", "w14"]

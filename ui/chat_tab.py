@@ -144,11 +144,14 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
             )
             tokens = TokenStream(EMPTY_VIEW, whole=live_runs.whole, elem_id="chat-tokens")
             notice = gr.Markdown(visible=False, elem_id="chat-notice", elem_classes="banner")
+            mode = gr.Radio(
+                list(modes), value=first.name, show_label=False, container=False, elem_id="chat-mode", min_width=200
+            )
             with gr.Row(elem_classes="lens-ask"):
                 prompt = gr.Textbox(
-                    placeholder="Message",
+                    placeholder="Message. Enter sends, Shift+Enter starts a new line.",
                     show_label=False,
-                    lines=2,
+                    lines=1,
                     max_lines=8,
                     max_length=MAX_PROMPT_CHARACTERS,
                     elem_id="chat-prompt",
@@ -172,9 +175,6 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
                     elem_id="chat-view",
                     min_width=260,
                 )
-            mode = gr.Radio(
-                list(modes), value=first.name, show_label=False, container=False, elem_id="chat-mode", min_width=200
-            )
             examples = gr.Dataset(
                 components=[gr.Textbox(visible=False)],
                 samples=[[text] for text in first.examples],
