@@ -73,7 +73,7 @@ def test_training_learns_and_its_export_drafts_in_the_engine(target: Target, cor
     assert len(list(write_all(target, corpus, taps))) == len(list_shards(taps)) == 2
     ids = choose_draft_vocab(corpus, 32, VOCAB)
     head = new_head(target.config, target.embedding, target.head.tensors()["weight"], ids)
-    recipe = Recipe(updates=100, rows_per_update=200, held_out_shards=1, warmup_updates=2, adam_lr=3e-3, muon_lr=0.03)
+    recipe = Recipe(updates=150, rows_per_update=200, held_out_shards=1, warmup_updates=2, adam_lr=3e-3, muon_lr=0.03)
     trainer = Trainer(head, ids, taps, tmp_path / "run", recipe)
     last = trainer.run(evaluate_every=50)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -82,8 +82,10 @@ def test_training_learns_and_its_export_drafts_in_the_engine(target: Target, cor
 
     draft = Draft(load_checkpoint(tmp_path / "run" / "last"), "fp32", target.config.context_length)
     engine = Engine(target, draft, tiny_text(VOCAB), Names("t", "d"), num_steps=3)
-    generation = engine.start([3, 21, 5], num_steps=3)
-    accepted = sum(generation.step().accepted for _ in range(15))
+    accepted = 0
+    for conversation in corpus[:8]:
+        generation = engine.start(conversation.ids[:3].tolist(), num_steps=3)
+        accepted += sum(generation.step().accepted for _ in range(10))
     assert accepted > 0
 
     resumed = Trainer(head, ids, taps, tmp_path / "run", recipe)
