@@ -40,6 +40,7 @@ def test_a_reply_is_coloured_by_who_produced_it_and_the_counts_agree(page: Page,
     expect(page.locator("#chat-tokens .badge")).to_have_text("labels exact")
 
 
+@pytest.mark.heavy
 def test_the_numbers_come_from_both_lanes(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
@@ -52,6 +53,7 @@ def test_the_numbers_come_from_both_lanes(page: Page, chain_app: ChainApp) -> No
     assert speedup > 1.5
 
 
+@pytest.mark.heavy
 def test_without_the_baseline_run_the_last_one_is_a_dated_line_and_no_speedup(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
@@ -66,6 +68,7 @@ def test_without_the_baseline_run_the_last_one_is_a_dated_line_and_no_speedup(pa
     expect(page.locator("#chat-speed .legendtext", has_text="baseline, measured")).to_be_visible()
 
 
+@pytest.mark.heavy
 def test_a_token_tells_its_step_and_place_to_the_keyboard(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
@@ -84,6 +87,7 @@ def test_a_token_tells_its_step_and_place_to_the_keyboard(page: Page, chain_app:
     assert page.locator("#chat-tokens .tokens [tabindex]").count() == 1
 
 
+@pytest.mark.heavy
 def test_rejected_drafts_are_shown_on_request_and_are_no_part_of_the_reply(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")
@@ -96,6 +100,7 @@ def test_rejected_drafts_are_shown_on_request_and_are_no_part_of_the_reply(page:
     assert page.evaluate(READ_TOKENS) == before
 
 
+@pytest.mark.heavy
 def test_settings_and_conversation_survive_a_reload(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     page.locator("#chat-mode label", has_text="Maths").click()
@@ -125,6 +130,7 @@ def test_stop_stops_the_engine_and_keeps_the_text(page: Page, chain_app: ChainAp
     expect(page.locator("#chat-notice")).to_contain_text("Stopped")
 
 
+@pytest.mark.heavy
 def test_two_visitors_do_not_see_each_other(page: Page, chain_app: ChainApp) -> None:
     other = page.context.browser.new_context().new_page()  # type: ignore[union-attr]
     open_app(page, chain_app.url)
@@ -138,6 +144,7 @@ def test_two_visitors_do_not_see_each_other(page: Page, chain_app: ChainApp) -> 
     other.context.close()
 
 
+@pytest.mark.heavy
 def test_closing_the_tab_stops_the_engine(page: Page, chain_app: ChainApp) -> None:
     chain_app.pace = 0.2
     open_app(page, chain_app.url)
@@ -153,6 +160,7 @@ def test_closing_the_tab_stops_the_engine(page: Page, chain_app: ChainApp) -> No
     wait_until(is_idle, 15)
 
 
+@pytest.mark.heavy
 def test_the_page_stays_where_it_is_while_text_streams(page: Page, chain_app: ChainApp) -> None:
     chain_app.pace = 0.03
     open_app(page, chain_app.url)
@@ -164,6 +172,7 @@ def test_the_page_stays_where_it_is_while_text_streams(page: Page, chain_app: Ch
     assert json.loads(page.evaluate(read)) == json.loads(before)
 
 
+@pytest.mark.heavy
 def test_a_dead_server_is_a_banner_with_the_text_kept_and_recovers_when_it_is_back(
     page: Page, chain_app: ChainApp
 ) -> None:
@@ -181,6 +190,7 @@ def test_a_dead_server_is_a_banner_with_the_text_kept_and_recovers_when_it_is_ba
     assert page.evaluate(READ_TOKENS)[0]["text"].strip() == "w11"
 
 
+@pytest.mark.heavy
 def test_retry_asks_again_edit_takes_the_prompt_back_and_clear_empties(page: Page, chain_app: ChainApp) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")

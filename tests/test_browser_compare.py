@@ -111,6 +111,7 @@ def test_in_fair_mode_one_lane_waits_while_the_other_streams(page: Page, duel: D
     assert all(left == [TOTAL, True] for left in streaming_right)
 
 
+@pytest.mark.heavy
 def test_in_a_race_a_lane_at_5_tokens_a_second_does_not_slow_the_other(page: Page, duel: Duel) -> None:
     duel.baseline.script = replace(PLAIN_SCRIPT, interval=0.2)
     page.add_init_script(
@@ -135,6 +136,7 @@ def test_in_a_race_a_lane_at_5_tokens_a_second_does_not_slow_the_other(page: Pag
     assert float(number(page, "speedup").rstrip("×")) > 1  # noqa: RUF001
 
 
+@pytest.mark.heavy
 def test_the_photo_finish_replays_both_from_zero_at_true_pace(page: Page, duel: Duel, tmp_path: Path) -> None:
     page.add_init_script(
         """window.frames_ = [];
@@ -164,6 +166,7 @@ def test_the_photo_finish_replays_both_from_zero_at_true_pace(page: Page, duel: 
     assert page.locator("#compare-right .token.later").count() == 0
 
 
+@pytest.mark.heavy
 def test_the_photo_finish_can_be_paused_moved_and_played_again(page: Page, duel: Duel) -> None:
     open_compare(page, duel.url)
     compare(page)
@@ -180,6 +183,7 @@ def test_the_photo_finish_can_be_paused_moved_and_played_again(page: Page, duel:
     assert page.locator("#compare-right .token.later").count() > 0
 
 
+@pytest.mark.heavy
 def test_the_charts_agree_with_the_recording_to_the_token(page: Page, duel: Duel, tmp_path: Path) -> None:
     open_compare(page, duel.url)
     compare(page)
@@ -211,6 +215,7 @@ def test_the_charts_agree_with_the_recording_to_the_token(page: Page, duel: Duel
     )
 
 
+@pytest.mark.heavy
 def test_the_first_difference_is_shown_on_both_sides_as_text(page: Page, duel: Duel) -> None:
     ids = tuple(range(10, 10 + TOTAL))
     duel.eagle.script = replace(EAGLE_SCRIPT, ids=ids)
@@ -228,6 +233,7 @@ def test_the_first_difference_is_shown_on_both_sides_as_text(page: Page, duel: D
     assert page.locator("#compare-verdict img").count() == 0
 
 
+@pytest.mark.heavy
 def test_a_slower_draft_is_said_as_plainly_as_a_faster_one(page: Page, duel: Duel) -> None:
     duel.baseline.script = replace(PLAIN_SCRIPT, interval=0.008)
     open_compare(page, duel.url)
@@ -240,6 +246,7 @@ def test_a_slower_draft_is_said_as_plainly_as_a_faster_one(page: Page, duel: Due
     expect(page.locator("#compare-verdict .verdict")).to_have_attribute("data-tone", "slower")
 
 
+@pytest.mark.heavy
 def test_what_was_measured_is_told_and_warned_of(page: Page, duel: Duel) -> None:
     duel.eagle.facts = {"launch_command": "SGLANG_SIMULATE_ACC_LEN=3 serve", "attention_backend": "triton"}
     duel.baseline.facts = {"dtype": "float16", "attention_backend": "fa3"}
@@ -257,6 +264,7 @@ def test_what_was_measured_is_told_and_warned_of(page: Page, duel: Duel) -> None
         expect(table).to_contain_text(text)
 
 
+@pytest.mark.heavy
 def test_trials_give_a_median_and_a_range(page: Page, duel: Duel) -> None:
     duel.eagle.script, duel.baseline.script = (
         replace(script, interval=0.01) for script in (EAGLE_SCRIPT, PLAIN_SCRIPT)
@@ -271,6 +279,7 @@ def test_trials_give_a_median_and_a_range(page: Page, duel: Duel) -> None:
     expect(page.locator("#compare-verdict .sentences")).to_contain_text("median of 3 trials")
 
 
+@pytest.mark.heavy
 def test_charts_made_while_the_tab_was_hidden_have_their_size_and_were_not_remounted(page: Page, duel: Duel) -> None:
     open_compare(page, duel.url)
     page.evaluate("document.querySelector('#compare-counts .plot').mark = 'mine'")
@@ -285,6 +294,7 @@ def test_charts_made_while_the_tab_was_hidden_have_their_size_and_were_not_remou
     assert page.evaluate("document.querySelector('#compare-counts .plot').mark") == "mine"
 
 
+@pytest.mark.heavy
 def test_stop_stops_both_engines_and_keeps_the_text(page: Page, duel: Duel) -> None:
     duel.eagle.script = replace(EAGLE_SCRIPT, interval=0.3)
     open_compare(page, duel.url)
@@ -298,6 +308,7 @@ def test_stop_stops_both_engines_and_keeps_the_text(page: Page, duel: Duel) -> N
     assert number(page, "speedup") == "–"  # noqa: RUF001
 
 
+@pytest.mark.heavy
 def test_an_example_fills_in_the_prompt_its_mode_and_its_limit(page: Page, duel: Duel) -> None:
     open_compare(page, duel.url)
     page.locator("#compare-presets").get_by_text("Small function").click()
@@ -307,6 +318,7 @@ def test_an_example_fills_in_the_prompt_its_mode_and_its_limit(page: Page, duel:
     expect(page.locator("#compare-mode input:checked")).to_have_value("Code")
 
 
+@pytest.mark.heavy
 def test_a_lane_that_dies_is_named_and_the_prompt_is_kept(page: Page, duel: Duel) -> None:
     duel.baseline.script = replace(PLAIN_SCRIPT, fault="break", fault_after=3)
     open_compare(page, duel.url)
@@ -326,6 +338,7 @@ def test_an_engine_with_both_lanes_gives_the_same_tokens_and_exact_labels(page: 
     assert len(curves(page, "compare-counts")) == 2
 
 
+@pytest.mark.heavy
 def test_closing_the_tab_stops_the_engines(page: Page, duel: Duel) -> None:
     duel.eagle.script = replace(EAGLE_SCRIPT, interval=0.5)
     open_compare(page, duel.url)

@@ -85,6 +85,7 @@ def part(page: Page, name: str) -> str:
     return page.locator(f".replay [data-part={name}]").inner_text()
 
 
+@pytest.mark.heavy
 def test_the_tab_is_never_empty(page: Page, replay_url: str) -> None:
     open_tab(page, replay_url)
     first = load_recording(next(iter(list_examples().values())))
@@ -117,6 +118,7 @@ def test_stepping_shows_what_was_proposed_accepted_and_corrected(page: Page, rep
     assert page.evaluate(READ_SHOWN, "replay-left") == name_pieces(8)
 
 
+@pytest.mark.heavy
 def test_the_baseline_can_be_stepped_too(page: Page, replay_url: str, saved: Path) -> None:
     open_file(page, replay_url, saved)
     page.locator("[data-part=lane]").select_option("Baseline")
@@ -127,6 +129,7 @@ def test_the_baseline_can_be_stepped_too(page: Page, replay_url: str, saved: Pat
     assert page.evaluate(READ_SHOWN, "replay-right") == name_pieces(3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rate", [1, 0.5])
 def test_every_token_appears_at_its_recorded_time(page: Page, replay_url: str, saved: Path, rate: float) -> None:
     open_file(page, replay_url, saved)
@@ -142,6 +145,7 @@ def test_every_token_appears_at_its_recorded_time(page: Page, replay_url: str, s
     assert page.evaluate(READ_SHOWN, "replay-left") == name_pieces(11)
 
 
+@pytest.mark.heavy
 def test_rejected_drafts_are_shown_no_earlier_than_their_step(page: Page, replay_url: str, saved: Path) -> None:
     open_file(page, replay_url, saved)
     page.locator("[data-part=forward]").click()
@@ -154,6 +158,7 @@ def test_rejected_drafts_are_shown_no_earlier_than_their_step(page: Page, replay
     expect(ghosts).to_have_count(0)
 
 
+@pytest.mark.heavy
 def test_pause_holds_the_moment_and_play_goes_on_from_it(page: Page, replay_url: str, saved: Path) -> None:
     open_file(page, replay_url, saved)
     page.locator("[data-part=pace]").select_option("0.1")
@@ -171,6 +176,7 @@ def test_pause_holds_the_moment_and_play_goes_on_from_it(page: Page, replay_url:
     assert toggle.inner_text() == "Pause"
 
 
+@pytest.mark.heavy
 def test_scrubbing_shows_both_lanes_as_they_were(page: Page, replay_url: str, saved: Path) -> None:
     open_file(page, replay_url, saved)
     for seconds in (1.05, 0.3, 2.75):
@@ -182,6 +188,7 @@ def test_scrubbing_shows_both_lanes_as_they_were(page: Page, replay_url: str, sa
             assert page.evaluate(READ_SHOWN, panel) == arrived
 
 
+@pytest.mark.heavy
 def test_one_run_is_shown_alone(page: Page, replay_url: str, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     save_recording(only_drafted(PAIR), path)
@@ -192,6 +199,7 @@ def test_one_run_is_shown_alone(page: Page, replay_url: str, tmp_path: Path) -> 
     assert page.evaluate(READ_SHOWN, "replay-left") == [" w0"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -217,6 +225,7 @@ def test_a_file_that_cannot_be_shown_says_why_and_leaves_the_tab_as_it_is(
     assert recording_name(page) == before
 
 
+@pytest.mark.heavy
 def test_a_chat_is_saved_and_opened_again_after_a_reload(page: Page, chain_app: ChainApp, tmp_path: Path) -> None:
     open_app(page, chain_app.url)
     ask(page, "w9 w10")

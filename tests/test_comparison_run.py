@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -44,12 +45,12 @@ def pair() -> Iterator[Pair]:
         )
 
 
-async def begin(pair: Pair, live_runs: LiveRuns | None = None, **changes: object) -> Comparison:
-    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+async def begin(pair: Pair, live_runs: LiveRuns | None = None, **changes: Any) -> Comparison:
+    settings = replace(SETTINGS, **changes)
     return Comparisons().begin(await pair.lanes(), "Hello", settings, live_runs or LiveRuns())
 
 
-async def carry_out(pair: Pair, **changes: object) -> Comparison:
+async def carry_out(pair: Pair, **changes: Any) -> Comparison:
     comparison = await begin(pair, **changes)
     await comparison.run(asyncio.Lock())
     return comparison

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_matching_pair_of_servers_needs_no_banner() -> None:
         ({"speculative_adaptive": True}, "--speculative-adaptive"),
     ],
 )
-def test_what_is_wrong_with_an_attached_server_is_said(changes: dict[str, object], said: str) -> None:
+def test_what_is_wrong_with_an_attached_server_is_said(changes: dict[str, Any], said: str) -> None:
     assert said in banner(make_lane("EAGLE-3", EAGLE, **changes), make_lane("Baseline", PLAIN))
 
 

@@ -18,9 +18,7 @@ class Question:
 BUILT_IN = (
     Question("chat", "What should I think about before I adopt a dog?"),
     Question("chat", "Explain to a ten-year-old why the sky is blue."),
-    Question(
-        "maths", "A shop sells pens at $2 and notebooks at $5. What do 4 pens and 3 notebooks cost?"
-    ),
+    Question("maths", "A shop sells pens at $2 and notebooks at $5. What do 4 pens and 3 notebooks cost?"),
     Question("maths", "A train travels 180 km in 2 hours and 90 km in the next hour. What is its average speed?"),
     Question("code", "Write a Python function that returns the largest number in a list."),
     Question("code", "Write a Python function that counts the vowels in a string."),
