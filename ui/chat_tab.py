@@ -149,7 +149,7 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
             )
             with gr.Row(elem_classes="lens-ask"):
                 prompt = gr.Textbox(
-                    placeholder="Message. Enter sends, Shift+Enter starts a new line.",
+                    placeholder="Message; Enter sends",
                     show_label=False,
                     lines=1,
                     max_lines=8,

@@ -27,7 +27,7 @@ from backend.lanes import Lane
 from backend.recording import Recording, make_recording, save_recording
 
 EAGLE_LABEL, BASELINE_LABEL = "EAGLE-3", "Baseline"
-EXAMPLES = ("Sum in steps", "Repeat a paragraph", "A poem")
+EXAMPLES = ("Sum in steps", "A poem", "Small function")
 WARM_UP_TOKENS = 24
 START_TIMEOUT = 600.0  # seconds; a first start fetches and packs the weights
 FINISHED = ("stop", "length")
