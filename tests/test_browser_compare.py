@@ -296,7 +296,7 @@ def test_charts_made_while_the_tab_was_hidden_have_their_size_and_were_not_remou
 
 @pytest.mark.heavy
 def test_stop_stops_both_engines_and_keeps_the_text(page: Page, duel: Duel) -> None:
-    duel.eagle.script = replace(EAGLE_SCRIPT, interval=0.3)
+    duel.eagle.script = replace(EAGLE_SCRIPT, interval=1.0)
     open_compare(page, duel.url)
     compare(page)
     page.locator('#compare-left .token[data-index="6"]').wait_for(timeout=30_000)
