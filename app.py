@@ -58,13 +58,15 @@ def make_engine(options: argparse.Namespace) -> EngineProcess | None:
 def serve(options: argparse.Namespace, process: EngineProcess | None) -> int:
     """Start the engine, open the page, and end both when interrupted."""
     attached = EngineStage("ready", "Attached", 1.0, options.eagle_url, options.baseline_url)
-    engines = Engines(lambda: attached if process is None else process.stage, options.api_key, options.ca_file)
+    launch = process if isinstance(process, PairLaunch) else None
+    api_key = options.api_key if launch is None else launch.plan.api_key
+    engines = Engines(lambda: attached if process is None else process.stage, api_key, options.ca_file)
     share = ShareLink(say)
     try:
         if process is not None:
             process.start()
             threading.Thread(target=report_stages, args=(process, say), name="engine-report", daemon=True).start()
-        page = build_page(engines, share.state, process if isinstance(process, PairLaunch) else None)
+        page = build_page(engines, share.state, launch)
         serve_page(page, share, options.host, options.port, options.share, not options.no_browser, say)
         threading.Event().wait()
     except KeyboardInterrupt:

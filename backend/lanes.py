@@ -34,7 +34,11 @@ SHOWN_FACTS = (
     "launch_command",
     "eaglelens",
 )
-_SECRET = re.compile(r"(--[\w-]*(?:api-key|password|secret)[\s=]+)(\S+)", re.IGNORECASE)
+# As a flag in a command, and as a setting in what SGLang writes of itself.
+_SECRET = re.compile(
+    r"""(--[\w-]*(?:api-key|password|secret)[\s=]+|\b\w*(?:api_key|password|secret)=)(?!None\b)('[^']*'|"[^"]*"|[^\s,)]+)""",
+    re.IGNORECASE,
+)
 _SIMULATION = re.compile(r"SIMULATE_ACC_LEN['\"\s:=]+(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 
 
@@ -141,7 +145,7 @@ def normalise_url(base_url: str) -> str:
 
 
 def hide_secrets(fact: object) -> object:
-    """A launch command without the keys passed in it: facts are shown, recorded and shared."""
+    """A command or a line of a log without the keys in it: facts are shown, recorded and shared."""
     return _SECRET.sub(r"\1***", fact) if isinstance(fact, str) else fact
 
 

@@ -96,12 +96,13 @@ class ChunkServer:
     missing: frozenset[str] = frozenset()  # paths to answer with 404
     refusal: tuple[int, object] | None = None  # status and body for /v1/completions
     api_key: str | None = None
+    port: int = 0  # 0: a free one
     requests: list[tuple[str, Any]] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     sent_at: list[float] = field(default_factory=list)  # time.monotonic() of each chunk of the last stream
 
     def __enter__(self) -> ChunkServer:
-        self._http = _Http(("127.0.0.1", 0), _Handler)
+        self._http = _Http(("127.0.0.1", self.port), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
@@ -182,6 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
         match self.path:
             case "/server_info":
                 self._send(200, owner.describe())
+            case "/model_info":
+                self._send(200, {"model_path": "chunks"})
             case "/v1/models":
                 self._send(200, {"data": [{"id": "chunks", "max_model_len": 4096}]})
             case "/tokenize":

@@ -44,7 +44,8 @@ class RunningApp:
         return self.output.read_text(errors="replace")
 
     def descendants(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return children
 
 
 @contextmanager

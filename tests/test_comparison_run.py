@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend.client import read_lane
 from backend.events import Exactness, Request, Run, Sampling
+from backend.kept_baselines import KeptBaselines
 from backend.lanes import Lane
 from tests.chunk_server import ChunkServer, Script
-from ui.compare_run import FAIR, RACE, CompareSettings, Comparison, Comparisons, Phase, find_refusal
+from ui.compare_run import FAIR, RACE, CompareSettings, Comparison, Comparisons, Phase, find_dated, find_refusal
+from ui.dated_baseline import make_dated_lane, say_dated_order
 from ui.live_runs import LiveRuns
 from ui.panel import stream_panel
 from ui.token_stream import StreamView
@@ -226,6 +229,33 @@ async def test_two_comparisons_take_turns(pair: Pair) -> None:
     await asyncio.gather(one.run(comparisons.alone), other.run(comparisons.alone))
     assert one.trials and other.trials
     assert other.trials[0].left.started_at >= end_of(one.trials[0].right)
+
+
+async def test_a_dated_baseline_stands_for_its_lane_and_says_when_it_was_measured(pair: Pair, tmp_path: Path) -> None:
+    kept = KeptBaselines(tmp_path)
+    measured = (await carry_out(pair)).trials[0].right
+    kept.keep("Hello", replace(measured, started_at=1_750_000_000.0))
+    pair.baseline.requests.clear()
+    eagle, _ = await pair.lanes()
+    dated = await find_dated(kept, eagle, "Hello", SETTINGS)
+    assert dated is not None and dated.lane == "Baseline of 15 Jun 2025 15:06 UTC"
+    settings = replace(SETTINGS, trials=2, pace=RACE)
+    lanes = (eagle, make_dated_lane(dated))
+    comparison = Comparisons().begin(lanes, "Hello", settings, LiveRuns(), dated)
+    await comparison.run(asyncio.Lock())
+    assert comparison.phase is Phase.DONE, comparison.problem
+    assert not comparison.is_race and pair.baseline.asked("/v1/completions") == []
+    assert [trial.right for trial in comparison.trials] == [dated, dated]
+    assert comparison.views[1].title == dated.lane and len(comparison.views[1].tokens) == len(dated.tokens)
+    assert comparison.verdict.speedup is not None
+    assert "measured on 15 Jun 2025 15:06 UTC" in say_dated_order(dated, 2)
+
+
+async def test_no_dated_baseline_of_other_settings_is_taken(pair: Pair, tmp_path: Path) -> None:
+    kept = KeptBaselines(tmp_path)
+    kept.keep("Hello", (await carry_out(pair)).trials[0].right)
+    eagle, _ = await pair.lanes()
+    assert await find_dated(kept, eagle, "Hello", replace(SETTINGS, temperature=0.5)) is None
 
 
 def test_an_empty_or_endless_prompt_is_refused_with_a_reason() -> None:

@@ -16,6 +16,7 @@ from backend.server_load import ServerLoad
 from backend.sglang.fit import Arrangement
 from backend.sglang.pair_launch import PairLaunch
 from backend.sglang.pair_servers import PairServers
+from ui.backend_baseline import build_baseline_card
 from ui.backend_view import LaneReport, render_published, render_report, show_launch, show_log
 from ui.engines import BASELINE_LABEL, EAGLE_LABEL, Engines
 from ui.live_runs import LiveRuns
@@ -25,7 +26,7 @@ NAME = "Backend"
 LOOK_INTERVAL = 2.0  # seconds, and only while the tab is open
 HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
-Act = Callable[[PairServers], None]
+Act = Callable[[PairServers], object]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def build_backend_tab(
     with gr.Row(visible=takes_turns, elem_id="backend-turns"):
         to_eagle = gr.Button("Stop the baseline, start EAGLE-3", elem_id="backend-to-eagle")
         to_baseline = gr.Button("Stop EAGLE-3, start the baseline", elem_id="backend-to-baseline")
+    if launch is not None and takes_turns:
+        build_baseline_card(tab, engines.kept, launch)
     published = gr.HTML(elem_id="backend-published", apply_default_css=False)
     before = gr.State(())
     clock = gr.Timer(LOOK_INTERVAL, active=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 
 from backend.catalog import Pair, PublishedFigure, find_published
-from backend.lanes import Lane
+from backend.lanes import Lane, hide_secrets
 from backend.server_load import ServerLoad
 from backend.sglang.command import show_command
 from backend.sglang.launch_spec import LaunchSpec
@@ -17,7 +16,6 @@ from backend.sglang.state import RUNNING, ServerState, Stage
 from ui.numbers import DASH, format_length, format_ratio, format_speed
 
 NOT_FLAGS = ("launch_command", "eaglelens", "version", "model_path", "served_model_name")
-_SECRET = re.compile(r"(--(?:admin-)?api-key)[ =]\S+")
 LOG_LINES = 60
 
 
@@ -65,12 +63,13 @@ def show_launch(report: LaneReport) -> str:
         told = report.lane.facts.get("launch_command") if report.lane else None
         text = str(told or "").strip()
         text = f"python -m sglang.launch_server {text}" if text.startswith("--") else text
-    return _SECRET.sub(r"\1 ...", text)
+    return str(hide_secrets(text))
 
 
 def show_log(report: LaneReport) -> str:
     """The end of the server's log; empty where this app did not launch it."""
-    return "\n".join(report.server.log_tail[-LOG_LINES:]) if report.server else ""
+    lines = report.server.log_tail[-LOG_LINES:] if report.server else ()
+    return "\n".join(str(hide_secrets(line)) for line in lines)
 
 
 def render_published(pair: Pair | None) -> str:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
+from backend import metrics
 from backend.client import tokenize_chat
 from backend.errors import EagleLensError
 from backend.events import Request, Sampling
+from backend.lanes import Lane
 from ui.charts import ReferenceSpeed
 from ui.conversation import Turn, to_messages, with_reply
 from ui.engines import Engines
@@ -98,6 +100,8 @@ async def write_reply(
         engines.forget()
         yield ChatUpdate("refused", turns, notice=str(error))
         return
+    if state.baseline is None:
+        reference = _read_kept(engines, state.eagle) or reference
     request = Request(uuid4().hex, tuple(ids), settings.sampling())
     last: ChatUpdate | None = None
     async with aclosing(stream_panel(state.eagle, request, live_runs)) as panels:
@@ -137,6 +141,15 @@ def _with_panel(asked: tuple[Turn, ...], panel: PanelUpdate, reference: Referenc
     if panel.run is not None:
         problem = panel.run.error or ("Stopped." if panel.run.finish_reason == "abort" else "")
     return ChatUpdate("writing", with_reply(asked, reply, problem), panel, reference=reference, notice=problem)
+
+
+def _read_kept(engines: Engines, lane: Lane) -> ReferenceMeasurement | None:
+    """The newest dated baseline of this model, for a pair whose baseline has no room now."""
+    run = engines.kept.find_newest(lane)
+    speed = metrics.decode_speed(run.tokens) if run else None
+    if run is None or speed is None:
+        return None
+    return ReferenceMeasurement(lane.model, speed, datetime.fromtimestamp(run.started_at, UTC).isoformat())
 
 
 def _to_reference(model: str, panel: PanelUpdate | None) -> ReferenceMeasurement | None:

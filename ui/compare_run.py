@@ -15,8 +15,10 @@ from backend.comparison import Leg, Trial, Verdict, judge, plan_fair, share_hard
 from backend.errors import EagleLensError
 from backend.events import Exactness, Request, Run, Sampling
 from backend.hardware import describe_hardware
+from backend.kept_baselines import KeptBaselines
 from backend.lanes import Lane
 from ui.conversation import to_messages
+from ui.dated_baseline import label_dated, show_dated
 from ui.limits import MAX_PROMPT_CHARACTERS, MAX_REPLY_TOKENS, MAX_SYSTEM_CHARACTERS, MAX_TRIALS
 from ui.live_runs import LiveRuns
 from ui.panel import PanelUpdate, stream_panel
@@ -75,7 +77,8 @@ ENDED = (Phase.DONE, Phase.STOPPED, Phase.FAILED)
 class Comparison:
     """One comparison under way. `run` drives it and alone changes it; everyone else reads.
 
-    `panels` and `views` are the two lanes', left first. `trials` are the finished ones, `problem` says what went
+    `dated` is a run that was measured before and stands for the right lane, which is then not asked. `panels` and
+    `views` are the two lanes', left first. `trials` are the finished ones, `problem` says what went
     wrong, `warnings` what may have moved the numbers.
     """
 
@@ -86,9 +89,11 @@ class Comparison:
         prompt: str,
         settings: CompareSettings,
         live_runs: LiveRuns,
+        dated: Run | None = None,
     ) -> None:
         self.name = name
         self.lanes = lanes
+        self.dated = dated
         self.prompt = prompt
         self.settings = settings
         self.phase = Phase.WAITING
@@ -108,7 +113,7 @@ class Comparison:
     @property
     def is_race(self) -> bool:
         """Whether both lanes run at once."""
-        return self.settings.pace == RACE
+        return self.settings.pace == RACE and self.dated is None
 
     @property
     def is_show(self) -> bool:
@@ -173,7 +178,7 @@ class Comparison:
         request = Request("", tuple(ids), self.settings.sampling())
         legs = plan_fair(max(1, min(int(self.settings.trials), MAX_TRIALS)))
         for leg in legs[:2]:
-            if not self._stopping:
+            if not self._stopping and not self._is_dated(leg):
                 await self._warm_up(leg, request)
         await (self._race(request, legs) if self.is_race else self._take_turns(request, legs[2:]))
         self._settle()
@@ -208,7 +213,11 @@ class Comparison:
         await self._stream(leg, replace(request, sampling=replace(request.sampling, max_tokens=few)))
 
     async def _run_leg(self, leg: Leg, request: Request) -> Run:
-        """One timed run, with the prefix cache kept out of it."""
+        """One timed run, with the prefix cache kept out of it; a dated one is only shown."""
+        if self.dated is not None and self._is_dated(leg):
+            panel = show_dated(self.lanes[leg.side], self.dated)
+            self.panels[leg.side], self.views[leg.side] = panel, panel.view
+            return self.dated
         lane = self.lanes[leg.side]
         if lane.is_embedded or self.settings.flush:
             await self._flush(lane)
@@ -216,6 +225,9 @@ class Comparison:
             request = replace(request, cache_salt=uuid4().hex)
         self.phase = Phase.RUNNING
         return await self._stream(leg, request)
+
+    def _is_dated(self, leg: Leg) -> bool:
+        return leg.side == 1 and self.dated is not None
 
     async def _flush(self, lane: Lane) -> None:
         try:
@@ -286,10 +298,15 @@ class Comparisons:
         self._kept: OrderedDict[str, Comparison] = OrderedDict()
 
     def begin(
-        self, lanes: tuple[Lane, Lane], prompt: str, settings: CompareSettings, live_runs: LiveRuns
+        self,
+        lanes: tuple[Lane, Lane],
+        prompt: str,
+        settings: CompareSettings,
+        live_runs: LiveRuns,
+        dated: Run | None = None,
     ) -> Comparison:
         """Enter a new comparison; nothing runs yet."""
-        comparison = Comparison(uuid4().hex, lanes, prompt, settings, live_runs)
+        comparison = Comparison(uuid4().hex, lanes, prompt, settings, live_runs, dated)
         self._kept[comparison.name] = comparison
         while len(self._kept) > KEPT and next(iter(self._kept.values())).ended:
             self._kept.popitem(last=False)
@@ -298,6 +315,16 @@ class Comparisons:
     def get(self, name: str) -> Comparison | None:
         """The comparison of this name, None where it is unknown or forgotten."""
         return self._kept.get(name)
+
+
+async def find_dated(kept: KeptBaselines, lane: Lane, prompt: str, settings: CompareSettings) -> Run | None:
+    """The newest kept baseline of this prompt with these settings, under a label with its date; None without one.
+
+    Raises EagleLensError.
+    """
+    ids = await tokenize_chat(lane, to_messages(settings.system, (), prompt))
+    run = kept.find(lane, Request("", ids, settings.sampling()))
+    return None if run is None else label_dated(run)
 
 
 def lanes_have_own_devices(left: Lane, right: Lane) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import gradio as gr
 
+from backend.errors import EagleLensError
 from ui.compare_charts import (
     Side,
     Sides,
@@ -30,10 +31,12 @@ from ui.compare_run import (
     Comparison,
     Comparisons,
     Phase,
+    find_dated,
     find_refusal,
     lanes_have_own_devices,
 )
 from ui.compare_verdict import Report, list_lane_warnings, report
+from ui.dated_baseline import NOT_MEASURED, make_dated_lane, say_dated_order
 from ui.engines import Engines
 from ui.live_runs import LiveRuns
 from ui.markdown import escape_markup
@@ -94,11 +97,20 @@ class CompareEvents:
         problem = find_refusal(prompt, settings) or state.problem
         if not problem and state.eagle is None:
             problem = "The engine is still loading. Your prompt is kept: compare when it is ready."
-        if not problem and state.baseline is None:
-            problem = "A comparison needs two lanes. Start the app with --baseline-url beside --eagle-url."
-        if problem or state.eagle is None or state.baseline is None:
-            return {self._tab.current: "", self._tab.notice: gr.Markdown(escape_markup(problem), visible=True)}
-        comparison = self._comparisons.begin((state.eagle, state.baseline), prompt, settings, self._live_runs)
+        if problem or state.eagle is None:
+            return self._refuse(problem)
+        if state.baseline is not None:
+            lanes = (state.eagle, state.baseline)
+            comparison = self._comparisons.begin(lanes, prompt, settings, self._live_runs)
+        else:
+            try:
+                dated = await find_dated(self._engines.kept, state.eagle, prompt, settings)
+            except EagleLensError as error:
+                return self._refuse(str(error))
+            if dated is None:
+                return self._refuse(NOT_MEASURED)
+            lanes = (state.eagle, make_dated_lane(dated))
+            comparison = self._comparisons.begin(lanes, prompt, settings, self._live_runs, dated)
         return {
             self._tab.current: comparison.name,
             self._tab.notice: gr.Markdown(visible=False),
@@ -109,6 +121,9 @@ class CompareEvents:
             self._tab.save: gr.DownloadButton(value=None, interactive=False),
             **_show_live(self._tab, comparison),
         }
+
+    def _refuse(self, problem: str) -> Updates:
+        return {self._tab.current: "", self._tab.notice: gr.Markdown(escape_markup(problem), visible=True)}
 
     async def watch(self, name: str, *, side: int) -> AsyncGenerator[StreamView, None]:
         """The panel of one lane, whatever the other does."""
@@ -213,7 +228,13 @@ def _show_end(tab: CompareTab, comparison: Comparison, folder: Path) -> Updates:
     sides = _sides(comparison)
     shown = {
         **_show_live(tab, comparison),
-        tab.verdict: report(verdict, is_show=comparison.is_show, is_race=comparison.is_race, warnings=warnings),
+        tab.verdict: report(
+            verdict,
+            is_show=comparison.is_show,
+            is_race=comparison.is_race,
+            warnings=warnings,
+            order=None if comparison.dated is None else say_dated_order(comparison.dated, len(verdict.trials)),
+        ),
         tab.notice: gr.Markdown(escape_markup(comparison.problem), visible=bool(comparison.problem)),
         tab.go: gr.Button(interactive=True),
         tab.stop: gr.Button(interactive=False),

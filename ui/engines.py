@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from backend.client import read_lane
 from backend.embedded_process import EngineStage
 from backend.errors import EagleLensError
+from backend.kept_baselines import KeptBaselines
 from backend.lanes import Lane
 
 EAGLE_LABEL, BASELINE_LABEL = "EAGLE-3", "Baseline"
@@ -37,11 +38,19 @@ class EngineState:
 
 
 class Engines:
-    """Finds the lanes behind the addresses that `stage` tells, and keeps them until `forget`."""
+    """Finds the lanes behind the addresses that `stage` tells, and keeps them until `forget`.
+
+    `kept` has the baselines measured before, for when there is no baseline lane.
+    """
 
     def __init__(
-        self, stage: Callable[[], EngineStage], api_key: str | None = None, ca_file: str | None = None
+        self,
+        stage: Callable[[], EngineStage],
+        api_key: str | None = None,
+        ca_file: str | None = None,
+        kept: KeptBaselines | None = None,
     ) -> None:
+        self.kept = kept or KeptBaselines()
         self._stage = stage
         self._api_key = api_key
         self._ca_file = ca_file

@@ -55,6 +55,12 @@ class LaunchPlan:
     patience: Patience
 
     @property
+    def api_key(self) -> str | None:
+        """The key that the servers will ask for, where the person passed one."""
+        given = [value for name, value in read_flags(self.eagle.flags) if name == "--api-key"]
+        return given[-1] if given else None
+
+    @property
     def missing_bytes(self) -> int:
         """What has to be fetched for both models."""
         return sum(plan.missing_bytes for plan in (self.target, self.draft) if plan is not None)

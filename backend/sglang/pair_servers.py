@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from backend.sglang.fit import Arrangement
@@ -12,6 +13,14 @@ from backend.sglang.state import SETTLED, ServerState, Stage
 from backend.sglang.supervisor import Patience, Supervisor
 
 POLL = 0.5
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Something asked of the two servers, under way in the background."""
+
+    work: threading.Thread
+    is_newest: Callable[[], bool]  # nothing else has been asked for since
 
 
 class PairServers:
@@ -37,6 +46,7 @@ class PairServers:
         self._acting = threading.Lock()  # one step at a time
         self._wishing = threading.Lock()
         self._wish = 0  # counts; only the newest is followed
+        self._ended = False
 
     @property
     def eagle(self) -> ServerState:
@@ -57,9 +67,9 @@ class PairServers:
         """Where they take turns: stop the baseline, start the drafting server."""
         self._in_turn(self._stop_baseline, self._start_eagle)
 
-    def show_baseline(self) -> None:
+    def show_baseline(self) -> Wish:
         """Where they take turns: stop the drafting server, start the baseline."""
-        self._in_turn(self._stop_eagle, self._start_baseline)
+        return self._in_turn(self._stop_eagle, self._start_baseline)
 
     def restart_eagle(self) -> None:
         """Start the drafting server again."""
@@ -70,26 +80,29 @@ class PairServers:
         self._in_turn(self._start_baseline)
 
     def stop(self) -> None:
-        """End both; returns when nothing of them is left."""
+        """End both for good; returns when nothing of them is left."""
         self._take_wish()
         with self._acting:
+            self._ended = True
             self._baseline.stop()
             self._eagle.stop()
 
-    def _in_turn(self, *steps: Callable[[], Supervisor]) -> None:
-        """Do the steps in the background, each when the server of the one before has settled, until a newer wish."""
+    def _in_turn(self, *steps: Callable[[], Supervisor | None]) -> Wish:
+        """Do the steps in the background, each when a server that was just started has settled, until a newer wish."""
         wish = self._take_wish()
 
         def work() -> None:
             for step in steps:
                 with self._acting:
-                    if wish != self._wish:
+                    if wish != self._wish or self._ended:
                         return
                     server = step()
-                if self._settle(server, wish) == Stage.FAILED:
+                if server is not None and self._settle(server, wish) == Stage.FAILED:
                     return
 
-        threading.Thread(target=work, name="sglang-pair", daemon=True).start()
+        thread = threading.Thread(target=work, name="sglang-pair", daemon=True)
+        thread.start()
+        return Wish(thread, lambda: wish == self._wish)
 
     def _take_wish(self) -> int:
         with self._wishing:
@@ -111,10 +124,8 @@ class PairServers:
             self._baseline.start(self._specs[1])
         return self._baseline
 
-    def _stop_eagle(self) -> Supervisor:
+    def _stop_eagle(self) -> None:
         self._eagle.stop()
-        return self._eagle
 
-    def _stop_baseline(self) -> Supervisor:
+    def _stop_baseline(self) -> None:
         self._baseline.stop()
-        return self._baseline

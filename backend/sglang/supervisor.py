@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import httpx
 
+from backend.lanes import hide_secrets
 from backend.ports import is_free
 from backend.sglang import warden
 from backend.sglang.command import build_command, build_environment, show_command
@@ -112,7 +113,7 @@ class Supervisor:
         self._folder.mkdir(parents=True, exist_ok=True)
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         log = self._folder / f"sglang-{spec.port}-{stamp}-{self.state.starts + 1}.log"
-        log.write_text(f"$ {show_command(spec)}\n", encoding="utf-8")
+        log.write_text(f"$ {hide_secrets(show_command(spec))}\n", encoding="utf-8")
         return log
 
 
