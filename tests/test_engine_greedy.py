@@ -10,7 +10,7 @@ from backend.embedded.linear import Dtype
 from backend.embedded.self_check import rows_are_independent
 from tests.tiny_pair import tiny_engine
 
-EXACT_DTYPES: tuple[Dtype, ...] = ("int4", "int8", "bf16")
+EXACT_DTYPES: tuple[Dtype, ...] = ("w8a8", "int4", "int8", "bf16")
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8]
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend.embedded.linear import DTYPES, Dtype, activation_dtype, pack, quantise_q4, restore
+from backend.embedded.linear import DTYPES, Dtype, activation_dtype, pack, quantise_q4, restore, rms_norm
 from backend.embedded.weights import Q4Matrix, interleave_rotary, split_rotary, stack_rows
 
 ROWS, COLUMNS = 96, 64
-TOLERANCE = {"fp32": 1e-5, "bf16": 0.02, "int8": 0.03, "int4": 0.02}  # relative rms; int4 starts from Q4 weights
+TOLERANCE = {
+    "fp32": 1e-5,
+    "w8a8": 0.03,
+    "bf16": 0.02,
+    "int8": 0.03,
+    "int4": 0.02,
+}  # relative rms; int4 starts from Q4 weights
 
 
 def random_q4(seed: int = 0) -> Q4Matrix:
@@ -28,6 +34,27 @@ def test_every_dtype_multiplies_like_the_dequantised_matrix(dtype: Dtype) -> Non
     expected = x @ matrix.dequantise().T
     got = pack(matrix, dtype)(x.to(activation_dtype(dtype))).float()
     assert ((got - expected).square().mean() / expected.square().mean()).sqrt() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_before_the_matrix_may_be_merged_but_changes_nothing(dtype: Dtype) -> None:
+    linear = pack(random_q4(), dtype)
+    generator = torch.Generator().manual_seed(1)
+    x = (50 * torch.randn(5, COLUMNS, generator=generator)).to(activation_dtype(dtype))
+    weight = torch.rand(COLUMNS, generator=generator).to(x.dtype)
+    expected = linear(rms_norm(x, weight, 1e-5)).float()
+    got = linear.after_norm(x, weight, 1e-5).float()
+    assert ((got - expected).square().mean() / expected.square().mean()).sqrt() < 1e-3
+
+
+def test_w8a8_sums_without_overflow_at_the_largest_codes() -> None:
+    linear = pack(torch.ones(4, 256), "w8a8")
+    assert torch.allclose(linear(torch.ones(1, 256)), torch.full((1, 4), 256.0))
+    assert torch.allclose(linear(-torch.ones(1, 256)), torch.full((1, 4), -256.0))
+
+
+def test_a_row_of_zeros_stays_zero_in_w8a8() -> None:
+    assert torch.equal(pack(torch.ones(4, 64), "w8a8")(torch.zeros(1, 64)), torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

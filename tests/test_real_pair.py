@@ -11,11 +11,11 @@ from backend.embedded.loading import load_engine
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
-TOKENS: dict[Dtype, int] = {"int4": 96, "int8": 96, "bf16": 24}  # CPUs without bf16 units emulate it slowly
+TOKENS: dict[Dtype, int] = {"w8a8": 96, "int4": 96, "int8": 96, "bf16": 24}  # CPUs without bf16 units emulate it slowly
 LEAST_ACCEPTANCE_LENGTH = 1.6  # of the shipped draft on these six prompts; a broken draft gives 1.0
 
 
-@pytest.mark.parametrize("dtype", ["int4", "int8", "bf16"])
+@pytest.mark.parametrize("dtype", ["w8a8", "int4", "int8", "bf16"])
 def test_greedy_tokens_with_the_draft_are_those_without_it(dtype: Dtype) -> None:
     engine = load_engine(dtype=dtype, threads=1)
     assert engine.bit_exact, "this CPU's kernels do not treat a row the same whatever stands beside it"

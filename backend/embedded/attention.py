@@ -20,14 +20,14 @@ class KVCache:
         padded = -(-capacity // BLOCK) * BLOCK
         self.capacity = capacity
         # Zeroed: padded positions are masked, but a stray NaN there would survive the mask.
-        self.keys = torch.zeros(num_layers, num_kv_heads, padded, head_dim)
-        self.values = torch.zeros(num_layers, num_kv_heads, padded, head_dim)
+        self.keys = torch.zeros(num_layers, num_kv_heads, padded, head_dim).unbind()
+        self.values = torch.zeros(num_layers, num_kv_heads, padded, head_dim).unbind()
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Store rows from position `start` on. keys, values: [rows, kv_heads, dim]"""
         end = start + keys.shape[0]
-        self.keys[layer, :, start:end] = keys.transpose(0, 1)
-        self.values[layer, :, start:end] = values.transpose(0, 1)
+        self.keys[layer][:, start:end] = keys.transpose(0, 1)
+        self.values[layer][:, start:end] = values.transpose(0, 1)
 
 
 class RowAttention:
@@ -60,8 +60,8 @@ class RowAttention:
         outputs = []
         for group, span, mask in self._groups:
             count = group.stop - group.start
-            seen_keys = self._cache.keys[layer, :, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
-            seen_values = self._cache.values[layer, :, :span].expand(count, -1, -1, -1)
+            seen_keys = self._cache.keys[layer][:, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
+            seen_values = self._cache.values[layer][:, :span].expand(count, -1, -1, -1)
             outputs.append(F.scaled_dot_product_attention(grouped[group], seen_keys, seen_values, attn_mask=mask))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined.reshape(rows, heads * dim)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from backend.embedded.config import DraftConfig, RopeScaling
+from backend.embedded.pair_check import check_draft, read_model_config
+from backend.embedded.weight_files import iterate_tensors
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+ACCEPTANCE_KEY = "held_out_acceptance"  # of the config; other programs ignore it
 NOT_PARAMETERS = ("d2t", "t2d")
 LEGACY_NAMES = {
     "layers.0.": "midlayer.",
@@ -29,12 +32,15 @@ class DraftCheckpoint:
     """config; tensors by checkpoint name; target_ids: [draft vocab] the target id of each draft id.
 
     `tap_layers` are the layers whose inputs are tapped; None: the default for the target's depth.
+    `acceptance`: share of steps in which the first j + 1 drafts are all accepted, as measured when it was trained;
+    empty where the checkpoint does not tell.
     """
 
     config: DraftConfig
     tensors: Mapping[str, Tensor]
     target_ids: Tensor
     tap_layers: tuple[int, ...] | None
+    acceptance: tuple[float, ...] = ()
 
 
 def parameter_shapes(config: DraftConfig) -> dict[str, tuple[int, ...]]:
@@ -71,16 +77,9 @@ def layer_prefix(layer: int) -> str:
 
 def load_checkpoint(folder: Path) -> DraftCheckpoint:
     """Read a draft and refuse, by name, whatever does not fit its config."""
-    config_file, weights_file = folder / "config.json", folder / "model.safetensors"
-    for file in (config_file, weights_file):
-        if not file.is_file():
-            raise FileNotFoundError(f"The draft folder {folder} lacks {file.name}; it must hold an EAGLE-3 checkpoint.")
-    raw = json.loads(config_file.read_text())
-    if ARCHITECTURE not in raw.get("architectures", []):
-        raise ValueError(
-            f"{config_file} names the architecture {raw.get('architectures')}; the engine runs {ARCHITECTURE}."
-        )
-    tensors = {_current_name(name): tensor for name, tensor in load_file(weights_file).items()}
+    raw = read_model_config(folder)
+    check_draft(folder.name, raw)
+    tensors = {_current_name(name): tensor for name, tensor in iterate_tensors(folder)}
     config = parse_config(raw, tensors)
     check_tensors(config, tensors)
     layer_ids = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
@@ -90,6 +89,7 @@ def load_checkpoint(folder: Path) -> DraftCheckpoint:
         target_ids=_target_ids(config, tensors),
         # SGLang's ids are one less than the layer whose input is tapped.
         tap_layers=tuple(layer + 1 for layer in layer_ids) if layer_ids else None,
+        acceptance=tuple(float(share) for share in raw.get(ACCEPTANCE_KEY, ())),
     )
 
 
@@ -108,7 +108,13 @@ def check_tensors(config: DraftConfig, tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def save_checkpoint(folder: Path, config: DraftConfig, tensors: Mapping[str, Tensor], target_ids: Tensor) -> None:
+def save_checkpoint(
+    folder: Path,
+    config: DraftConfig,
+    tensors: Mapping[str, Tensor],
+    target_ids: Tensor,
+    acceptance: Sequence[float] = (),
+) -> None:
     """Write a one- or many-layer head in bfloat16, with `d2t` as offsets, so that SGLang takes every tensor."""
     check_tensors(config, tensors)
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +126,9 @@ def save_checkpoint(folder: Path, config: DraftConfig, tensors: Mapping[str, Ten
     partial = folder / "model.safetensors.partial"
     save_file(contents, partial, metadata={"format": "pt"})
     partial.replace(folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(_describe(config), indent=1) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps(_describe(config) | {ACCEPTANCE_KEY: list(acceptance)}, indent=1) + "\n"
+    )
 
 
 def parse_config(raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DraftConfig:

@@ -34,6 +34,21 @@ class TargetConfig:
     rope_scaling: RopeScaling | None = None
 
 
+SMOLLM2_135M = TargetConfig(
+    num_layers=30,
+    hidden_size=576,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    intermediate_size=1536,
+    vocab_size=49152,
+    rms_norm_eps=1e-5,
+    rope_theta=100_000.0,
+    context_length=8192,
+    taps=(2, 15, 27),
+)  # the built-in target, known before its file is read
+
+
 @dataclass(frozen=True)
 class DraftConfig:
     """An EAGLE-3 head as SGLang reads it (`models/llama_eagle3.py`)."""

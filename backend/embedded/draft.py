@@ -11,8 +11,8 @@ from torch import Tensor
 from backend.embedded.attention import KVCache, RowAttention
 from backend.embedded.checkpoint import DraftCheckpoint, layer_prefix
 from backend.embedded.config import DraftConfig
-from backend.embedded.linear import Dtype, Linear, activation_dtype, pack
-from backend.embedded.rotary import make_rotations, rotate
+from backend.embedded.linear import Dtype, Linear, activation_dtype, pack, rms_norm
+from backend.embedded.rotary import make_rotations, rotate_
 from backend.embedded.weights import interleave_rotary
 
 
@@ -91,8 +91,8 @@ class Draft:
             if layer.input_norm is not None:
                 x = torch.cat([self._norm(embedded.to(self.activation), layer.input_norm), x], dim=-1)
             hidden = hidden + self._attention(layer, index, x, rotations, attend)
-            gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate) * up)
+            gate, up = layer.gate_up.after_norm(hidden, layer.post_norm, self.config.rms_norm_eps).chunk(2, dim=-1)
+            hidden = hidden + layer.down(F.silu(gate).mul_(up))
         return hidden
 
     def propose(self, hidden: Tensor) -> tuple[int, Tensor]:
@@ -103,15 +103,13 @@ class Draft:
 
     def _attention(self, layer: DraftLayer, index: int, x: Tensor, rotations: Tensor, attend: RowAttention) -> Tensor:
         config = self.config
-        turned_heads = config.num_heads + config.num_kv_heads
-        heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
-        turned = rotate(heads[:, :turned_heads], rotations)
-        queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
-        attended = attend(index, queries, keys, heads[:, turned_heads:])
-        return layer.output(attended.to(self.activation))
+        heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim).float()  # [rows, heads + 2 * kv_heads, dim]
+        rotate_(heads[:, : config.num_heads + config.num_kv_heads], rotations)
+        queries, keys, values = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        return layer.output(attend(index, queries, keys, values).to(self.activation))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
+        return rms_norm(x, weight, self.config.rms_norm_eps)
 
 
 def _rotary_order(name: str, weight: Tensor, config: DraftConfig) -> Tensor:

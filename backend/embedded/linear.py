@@ -7,6 +7,7 @@ the last bit). Greedy decoding with a draft is bit-exact to decoding without one
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -16,13 +17,18 @@ from torch import Tensor
 
 from backend.embedded.weights import GROUP, Matrix, Q4Matrix, as_float
 
-Dtype = Literal["int4", "int8", "bf16", "fp32"]
-DTYPES: tuple[Dtype, ...] = ("int4", "int8", "bf16", "fp32")
+Dtype = Literal["w8a8", "int4", "int8", "bf16", "fp32"]
+DTYPES: tuple[Dtype, ...] = ("w8a8", "int4", "int8", "bf16", "fp32")
+
+MOST_CODE = 63  # of a w8a8 weight: AVX2 adds two products of 8 bits in 16, and 2 * 255 * 63 still fits
+ZERO_POINT = 128  # of a w8a8 activation, whose codes are unsigned
+MOST_ACTIVATION = 127
+SMALLEST = 1e-12  # scale, so that a row of zeros divides by something
 
 
 def activation_dtype(dtype: Dtype) -> torch.dtype:
-    """What flows between the matrices: float32 for fp32, bfloat16 for the others."""
-    return torch.float32 if dtype == "fp32" else torch.bfloat16
+    """What flows between the matrices: float32 for w8a8 and fp32, bfloat16 for the others."""
+    return torch.float32 if dtype in {"w8a8", "fp32"} else torch.bfloat16
 
 
 class Linear(ABC):
@@ -31,9 +37,17 @@ class Linear(ABC):
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor: ...
 
+    def after_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """`self(rms_norm(x, weight, eps))`, where a kernel can be cheaper about it."""
+        return self(rms_norm(x, weight, eps))
+
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """The packed tensors, to be kept in the cache."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 class DenseLinear(Linear):
@@ -79,6 +93,49 @@ class Int4Linear(Linear):
         return {"packed": self.packed, "scale_and_zero": self.scale_and_zero}
 
 
+class W8A8Linear(Linear):
+    """8-bit products of weights (a scale per output row) and activations (a scale per row), summed exactly in int32.
+
+    Integer sums do not depend on their order, so rows are the same whatever stands beside them.
+    """
+
+    def __init__(self, codes: Tensor, scale: Tensor) -> None:
+        """codes: [out, in] int8 within MOST_CODE; scale: [out] float32"""
+        zeros = torch.zeros(len(scale), dtype=torch.int64)
+        with warnings.catch_warnings():
+            # torch means to drop these tensors one day; tuning then finds no w8a8 and takes another dtype.
+            warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+            weight = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
+        self._packed = torch.ops.quantized.linear_prepack(weight, None)
+        self._multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        largest = largest_of_rows(x)
+        return self._multiply_codes(x / largest).mul_(largest)
+
+    def after_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        # The norm's division and the row's scale cancel: only the product has to be brought to size.
+        weighted = x * weight
+        largest = largest_of_rows(weighted)
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        mean_square = size.square_().mul_(1 / x.shape[-1])
+        return self._multiply_codes(weighted.div_(largest)).mul_(largest.mul_(mean_square.add_(eps).rsqrt_()))
+
+    def _multiply_codes(self, x: Tensor) -> Tensor:
+        """x: [rows, in] within -1 and 1, multiplied as codes of MOST_ACTIVATION steps to each side of ZERO_POINT"""
+        y: Tensor = self._multiply(x, 1 / MOST_ACTIVATION, ZERO_POINT, self._packed)
+        return y
+
+    def tensors(self) -> dict[str, Tensor]:
+        weight, _ = torch.ops.quantized.linear_unpack(self._packed)
+        return {"codes": weight.int_repr(), "row_scale": weight.q_per_channel_scales().float()}
+
+
+def largest_of_rows(x: Tensor) -> Tensor:
+    """Largest absolute value of every row, never zero. [rows, in] -> [rows, 1]"""
+    return x.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
+
+
 def pack(matrix: Matrix, dtype: Dtype) -> Linear:
     """Bring a matrix into the form that `dtype` multiplies with."""
     if dtype == "fp32":
@@ -87,6 +144,8 @@ def pack(matrix: Matrix, dtype: Dtype) -> Linear:
         return DenseLinear(as_float(matrix).bfloat16().contiguous())
     if dtype == "int8":
         return _pack_int8(as_float(matrix))
+    if dtype == "w8a8":
+        return _pack_w8a8(as_float(matrix))
     return _pack_int4(matrix if isinstance(matrix, Q4Matrix) else quantise_q4(matrix.float()))
 
 
@@ -94,6 +153,8 @@ def restore(tensors: dict[str, Tensor]) -> Linear:
     """The inverse of `Linear.tensors`."""
     if "packed" in tensors:
         return Int4Linear(tensors["packed"], tensors["scale_and_zero"])
+    if "codes" in tensors:
+        return W8A8Linear(tensors["codes"], tensors["row_scale"])
     if "scale" in tensors:
         return Int8Linear(tensors["weight"], tensors["scale"])
     return DenseLinear(tensors["weight"])
@@ -105,15 +166,20 @@ def quantise_q4(weight: Tensor) -> Q4Matrix:
     grouped = weight.view(out_features, in_features // GROUP, GROUP)
     minimum = grouped.amin(-1)
     scale = (grouped.amax(-1) - minimum) / 15
-    codes = ((grouped - minimum[..., None]) / scale.clamp_min(1e-12)[..., None]).round().clamp(0, 15)
+    codes = ((grouped - minimum[..., None]) / scale.clamp_min(SMALLEST)[..., None]).round().clamp(0, 15)
     return Q4Matrix(codes.to(torch.uint8).view(out_features, in_features), scale, minimum)
 
 
 def _pack_int8(weight: Tensor) -> Int8Linear:
     # The scale is rounded to bf16 first, so that the codes are rounded against the scale that is used.
-    scale = (weight.abs().amax(1) / 127).clamp_min(1e-12).bfloat16()
+    scale = (weight.abs().amax(1) / 127).clamp_min(SMALLEST).bfloat16()
     codes = (weight / scale.float()[:, None]).round().clamp(-127, 127)
     return Int8Linear(codes.to(torch.int8), scale)
+
+
+def _pack_w8a8(weight: Tensor) -> W8A8Linear:
+    scale = (weight.abs().amax(1) / MOST_CODE).clamp_min(SMALLEST)
+    return W8A8Linear((weight / scale[:, None]).round().to(torch.int8), scale)
 
 
 def _pack_int4(matrix: Q4Matrix) -> Int4Linear:

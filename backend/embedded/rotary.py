@@ -19,11 +19,12 @@ def make_rotations(head_dim: int, positions: int, theta: float, scaling: RopeSca
     return torch.polar(torch.ones_like(angle), angle).to(torch.complex64)[:, None]
 
 
-def rotate(heads: Tensor, rotations: Tensor) -> Tensor:
-    """Turn each pair by its position's angle. heads: [rows, heads, dim] -> float32; rotations: [rows, 1, dim / 2]"""
-    rows, num_heads, dim = heads.shape
-    pairs = torch.view_as_complex(heads.float().reshape(rows, num_heads, dim // 2, 2))
-    return torch.view_as_real(pairs * rotations).view(rows, num_heads, dim)
+def rotate_(heads: Tensor, rotations: Tensor) -> None:
+    """Turn each pair by its position's angle, in place.
+
+    heads: [rows, heads, dim] float32; rotations: [rows, 1, dim / 2] complex64.
+    """
+    torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2))).mul_(rotations)
 
 
 def _stretch(frequency: Tensor, scaling: RopeScaling) -> Tensor:

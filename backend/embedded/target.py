@@ -11,8 +11,8 @@ from torch import Tensor
 
 from backend.embedded.attention import KVCache, RowAttention
 from backend.embedded.config import TargetConfig
-from backend.embedded.linear import Dtype, Linear, activation_dtype, pack
-from backend.embedded.rotary import make_rotations, rotate
+from backend.embedded.linear import Dtype, Linear, activation_dtype, pack, rms_norm
+from backend.embedded.rotary import make_rotations, rotate_
 from backend.embedded.weights import TargetWeights, stack_rows
 
 
@@ -99,31 +99,29 @@ class Target:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, vocab]"""
-        return self.head(self._norm(hidden, self.final_norm))
+        return self.head.after_norm(hidden, self.final_norm, self.config.rms_norm_eps)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
+        return rms_norm(x, weight, self.config.rms_norm_eps)
 
     def _attention(
         self, layer: TargetLayer, index: int, hidden: Tensor, rotations: Tensor, attend: Attention
     ) -> Tensor:
         config = self.config
-        queries_and_keys = config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(self._norm(hidden, layer.input_norm))
+        groups = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        qkv = layer.qkv.after_norm(hidden, layer.input_norm, config.rms_norm_eps)
         heads = qkv.view(hidden.shape[0], -1, config.head_dim)  # [rows, heads + 2 * kv_heads, dim]
         if layer.query_norm is not None and layer.key_norm is not None:
-            normed_queries = self._norm(heads[:, : config.num_heads], layer.query_norm)
-            normed_keys = self._norm(heads[:, config.num_heads : queries_and_keys], layer.key_norm)
-            turned = rotate(torch.cat([normed_queries, normed_keys], dim=1), rotations)
-        else:
-            turned = rotate(heads[:, :queries_and_keys], rotations)
-        queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
-        attended = attend(index, queries, keys, heads[:, queries_and_keys:])
-        return layer.output(attended.to(self.activation))
+            raw_queries, raw_keys, raw_values = torch.split(heads, groups, dim=1)
+            queries, keys = self._norm(raw_queries, layer.query_norm), self._norm(raw_keys, layer.key_norm)
+            heads = torch.cat([queries, keys, raw_values], dim=1)
+        heads = heads.float()
+        rotate_(heads[:, : config.num_heads + config.num_kv_heads], rotations)
+        return layer.output(attend(index, *torch.split(heads, groups, dim=1)).to(self.activation))
 
     def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
-        gate, up = layer.gate_up(self._norm(hidden, layer.post_norm)).chunk(2, dim=-1)
-        return layer.down(F.silu(gate) * up)
+        gate, up = layer.gate_up.after_norm(hidden, layer.post_norm, self.config.rms_norm_eps).chunk(2, dim=-1)
+        return layer.down(F.silu(gate).mul_(up))
 
 
 def build_target(weights: TargetWeights, dtype: Dtype) -> Target:

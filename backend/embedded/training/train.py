@@ -201,12 +201,12 @@ class Trainer:
                 measured = self._measure(held_out)
                 if measured.length > best.length:
                     best = measured
-                    self._save("best")
-                self._save_state()
+                    self._save("best", measured)
+                self._save_state(measured)
         last = self._measure(held_out)
         if last.length >= best.length:
-            self._save("best")
-        self._save_state()
+            self._save("best", last)
+        self._save_state(last)
         return last
 
     def resume(self) -> bool:
@@ -286,13 +286,14 @@ class Trainer:
         with (self._output / "log.jsonl").open("a") as file:
             file.write(json.dumps(asdict(progress)) + "\n")
 
-    def _save(self, name: str) -> None:
+    def _save(self, name: str, measured: Progress) -> None:
+        weights = dict(self._average.named_parameters())
         save_checkpoint(
-            self._output / name, self._head.config, dict(self._average.named_parameters()), self._target_ids
+            self._output / name, self._head.config, weights, self._target_ids, acceptance=measured.acceptance
         )
 
-    def _save_state(self) -> None:
-        self._save("last")
+    def _save_state(self, measured: Progress) -> None:
+        self._save("last", measured)
         partial = self._output / "state.pt.partial"
         torch.save(
             {
