@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from backend.embedded.checkpoint import parse_rope_scaling
 from backend.embedded.config import TargetConfig, choose_taps
+from backend.embedded.pair_check import check_target, read_model_config
 from backend.embedded.text import Text
+from backend.embedded.weight_files import iterate_tensors
 from backend.embedded.weights import Matrix, TargetWeights, interleave_rotary
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
-PLAIN_SETTINGS = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "use_sliding_window": False}
+LONGEST_CONTEXT = 8192  # tokens; every request sets the memory of a whole context aside
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def read_config(folder: Path) -> TargetConfig:
     """The target's shape. Refuses by name whatever the engine cannot run, before any weight is read."""
-    raw = _read_json(folder, "config.json")
-    architecture = (raw.get("architectures") or ["?"])[0]
-    if architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"{folder} holds a {architecture}; the embedded engine runs {' and '.join(ARCHITECTURES)}. "
-            "Serve it with SGLang instead and attach with --eagle-url."
-        )
-    for field, plain in PLAIN_SETTINGS.items():
-        value = raw.get(field, plain)
-        if value != plain:
-            raise ValueError(f"{folder} sets {field} to {value!r}, which the embedded engine does not support.")
-    if raw.get("quantization_config"):
-        raise ValueError(f"{folder} is already quantised; give the embedded engine the unquantised model.")
+    raw = read_model_config(folder)
+    check_target(folder.name, raw)
     heads, layers, hidden = int(raw["num_attention_heads"]), int(raw["num_hidden_layers"]), int(raw["hidden_size"])
     return TargetConfig(
         num_layers=layers,
@@ -48,9 +37,9 @@ def read_config(folder: Path) -> TargetConfig:
         vocab_size=int(raw["vocab_size"]),
         rms_norm_eps=float(raw["rms_norm_eps"]),
         rope_theta=float(raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta", 10000.0)),
-        context_length=int(raw["max_position_embeddings"]),
+        context_length=min(int(raw["max_position_embeddings"]), LONGEST_CONTEXT),
         taps=choose_taps(layers),
-        qk_norm=architecture == "Qwen3ForCausalLM",
+        qk_norm=raw["architectures"][0] == "Qwen3ForCausalLM",
         rope_scaling=parse_rope_scaling(raw),
     )
 
@@ -61,16 +50,16 @@ def read_weights(folder: Path) -> TargetWeights:
     matrices: dict[str, Matrix] = {}
     norms: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}
-    for full_name, stored in _iterate_tensors(folder):
+    for full_name, stored in iterate_tensors(folder):
         name = full_name.removeprefix("model.").removesuffix(".weight")
-        tensor = _order_rotary(name, stored, config)
+        tensor = _order_rotary(name, _as_computed(stored), config)
         if name in ("embed_tokens", "lm_head"):
             plain[name] = tensor
         elif tensor.dim() == 1:
             norms[name] = tensor.float()
         else:
             matrices[name] = tensor
-    tied = bool(_read_json(folder, "config.json").get("tie_word_embeddings"))
+    tied = bool(read_model_config(folder).get("tie_word_embeddings"))
     return TargetWeights(config, matrices, norms, plain["embed_tokens"], None if tied else plain.get("lm_head"))
 
 
@@ -118,15 +107,9 @@ def _order_rotary(name: str, tensor: Tensor, config: TargetConfig) -> Tensor:
     return tensor
 
 
-def _iterate_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{folder} holds no safetensors weights.")
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  not a dict
-                tensor = opened.get_tensor(name)
-                yield name, tensor if tensor.dtype == torch.float32 else tensor.bfloat16()
+def _as_computed(tensor: Tensor) -> Tensor:
+    """bfloat16 and float32 as they are; float16 has digits that bfloat16 lacks."""
+    return tensor if tensor.dtype in {torch.bfloat16, torch.float32} else tensor.float()
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
