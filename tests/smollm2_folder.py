@@ -6,16 +6,18 @@ import json
 from pathlib import Path
 
 from safetensors.torch import save_file
-from torch import Tensor
 
+from backend.bench.peers import huggingface_tensors
 from backend.embedded.gguf_file import GgufFile
-from backend.embedded.weights import TargetWeights, as_float, split_rotary
 
 
 def write_hf_folder(file: GgufFile, folder: Path) -> Path:
     """Weights in float32 under their Hugging Face names, config, tokenizer and chat template."""
     weights = file.read_weights()
-    save_file(_tensors(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = huggingface_tensors(weights)
+    if weights.head is None:
+        del tensors["lm_head.weight"]  # tied
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = weights.config
     described = {
         "architectures": ["LlamaForCausalLM"],
@@ -41,18 +43,3 @@ def write_hf_folder(file: GgufFile, folder: Path) -> Path:
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": file.chat_template}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | file.special_tokens))
     return folder
-
-
-def _tensors(weights: TargetWeights) -> dict[str, Tensor]:
-    config = weights.config
-    tensors = {"model.embed_tokens.weight": weights.embedding}
-    if weights.head is not None:
-        tensors["lm_head.weight"] = weights.head
-    for name, matrix in weights.matrices.items():
-        dense = as_float(matrix)
-        if name.endswith("q_proj"):
-            dense = split_rotary(dense, config.num_heads)
-        elif name.endswith("k_proj"):
-            dense = split_rotary(dense, config.num_kv_heads)
-        tensors[f"model.{name}.weight"] = dense.contiguous()
-    return tensors | {f"model.{name}.weight": norm for name, norm in weights.norms.items()}

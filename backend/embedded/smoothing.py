@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
@@ -20,7 +19,6 @@ from backend.embedded.linear import Linear
 from backend.embedded.target import Target, build_target
 from backend.embedded.weights import Matrix, TargetWeights, as_float
 
-SAMPLE = Path(__file__).with_name("smoothing_sample.txt")
 ALPHA = 0.5  # share of the unevenness that moves
 SMALLEST = 1e-5
 
@@ -41,9 +39,9 @@ class Recorder(Linear):
         return self.inner.tensors()
 
 
-def smooth(weights: TargetWeights, tokenizer: Tokenizer) -> TargetWeights:
-    """The same function with evener activations, measured on a short text. All matrices become float32."""
-    ids = tokenizer.encode(SAMPLE.read_text(encoding="utf-8"), add_special_tokens=False).ids
+def smooth(weights: TargetWeights, tokenizer: Tokenizer, sample: str) -> TargetWeights:
+    """The same function with evener activations, as measured on a sample of text. All matrices become float32."""
+    ids = tokenizer.encode(sample, add_special_tokens=False).ids
     return balance(weights, measure_channels(build_target(weights, "int8"), ids))
 
 
