@@ -94,6 +94,7 @@ class ChunkServer:
     vocabulary: Sequence[bytes] = WORDS
     facts: Mapping[str, object] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()  # paths to answer with 404
+    waits: Mapping[str, float] = field(default_factory=dict)  # seconds before the answer, by path
     refusal: tuple[int, object] | None = None  # status and body for /v1/completions
     api_key: str | None = None
     port: int = 0  # 0: a free one
@@ -178,6 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner.requests.append((self.path, body))
         if owner.api_key is not None and self.headers.get("Authorization") != f"Bearer {owner.api_key}":
             return self._send(401, {"error": "Unauthorized"})
+        cast(_Http, self.server).closing.wait(owner.waits.get(self.path, 0.0))
         if self.path in owner.missing:
             return self._send(404, {"detail": "Not Found"})
         match self.path:

@@ -108,10 +108,12 @@ def test_settings_and_conversation_survive_a_reload(page: Page, chain_app: Chain
     page.locator("#chat-run-baseline input").uncheck()
     ask(page, "w9 w10")
     wait_for_reply(page)
+    before = page.evaluate(READ_TOKENS)
     open_app(page, chain_app.url)
     expect(page.locator("#chat-mode input:checked")).to_have_value("Maths")
     expect(page.locator("#chat-window")).to_contain_text("w9 w10")
-    expect(page.locator("#chat-window")).to_contain_text("w11 w12 w13")
+    expect(page.locator("#chat-tokens .badge")).to_have_text("labels exact")
+    assert page.evaluate(READ_TOKENS) == before
     page.locator("#chat-settings button").first.click()
     expect(page.locator("#chat-run-baseline input")).not_to_be_checked()
 

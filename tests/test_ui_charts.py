@@ -47,7 +47,12 @@ def test_acceptance_never_rises_with_the_place(histogram: list[int]) -> None:
 
 def test_a_later_finish_with_the_draft_is_said_as_plainly() -> None:
     slow = progress_chart(Arrivals("EAGLE-3", [1.0, 3.0], True), Arrivals("Baseline", [1.0, 2.0], True))
-    assert slow.title == "Finished 1.0 s later with the draft"
+    assert slow.title == "EAGLE-3 finished 1.0 s later than Baseline"
+
+
+def test_a_gap_too_small_to_be_written_is_no_finding() -> None:
+    chart = progress_chart(Arrivals("EAGLE-3", [1.0, 2.01], True), Arrivals("Baseline", [1.0, 1.98], True))
+    assert chart.title == "Both finished after 2.0 s"
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=2000))

@@ -37,17 +37,21 @@ def test_thinking_is_a_bubble_of_its_own() -> None:
 
 
 def test_a_conversation_comes_back_from_the_browser_as_it_was() -> None:
-    turns = (Turn("a", "b"), Turn("c", "", "Stopped."))
+    turns = (Turn("a", "b", run="r1"), Turn("c", "", "Stopped."))
     assert from_record(to_record(turns)) == turns
 
 
-@pytest.mark.parametrize("record", [None, "x", [1], [["a"]], [["a", "b", 3]]])
+@pytest.mark.parametrize("record", [None, "x", [1], [["a"]], [["a", "b", "c", 3]]])
 def test_what_is_no_conversation_is_ignored(record: object) -> None:
     assert from_record(record) == ()
 
 
 def test_only_the_last_reply_is_replaced() -> None:
     assert with_reply((Turn("a", "b"), Turn("c")), "d") == (Turn("a", "b"), Turn("c", "d"))
+
+
+def test_a_reply_keeps_the_name_of_the_run_that_wrote_it() -> None:
+    assert with_reply((Turn("a"),), "b", run="r1")[-1].run == "r1"
 
 
 def test_a_bubble_leads_to_its_turn() -> None:

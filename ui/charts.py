@@ -14,6 +14,8 @@ from ui.resources import PLOTLY_URL, read_resource
 
 Colour = Literal["eagle", "base"]
 
+SMALLEST_GAP = 0.05  # seconds; a smaller one would be written as 0.0
+
 
 @dataclass(frozen=True)
 class Series:
@@ -141,10 +143,12 @@ def _thin(seconds: Sequence[float], points: int = 300) -> tuple[list[float], lis
 def _progress_title(eagle: Arrivals, baseline: Arrivals) -> str:
     if not (eagle.done and baseline.done and eagle.seconds and baseline.seconds):
         return "Tokens so far"
-    gap = baseline.seconds[-1] - eagle.seconds[-1]
     if len(eagle.seconds) != len(baseline.seconds):
         return f"{len(eagle.seconds)} and {len(baseline.seconds)} tokens: lengths differ"
-    return f"Finished {abs(gap):.1f} s {'earlier' if gap >= 0 else 'later'} with the draft"
+    gap = baseline.seconds[-1] - eagle.seconds[-1]
+    if abs(gap) < SMALLEST_GAP:
+        return f"Both finished after {eagle.seconds[-1]:.1f} s"
+    return f"{eagle.name} finished {abs(gap):.1f} s {'earlier' if gap > 0 else 'later'} than {baseline.name}"
 
 
 def accepted_chart(histogram: Sequence[int] | None) -> Chart:

@@ -140,7 +140,8 @@ def _with_panel(asked: tuple[Turn, ...], panel: PanelUpdate, reference: Referenc
     problem = ""
     if panel.run is not None:
         problem = panel.run.error or ("Stopped." if panel.run.finish_reason == "abort" else "")
-    return ChatUpdate("writing", with_reply(asked, reply, problem), panel, reference=reference, notice=problem)
+    turns = with_reply(asked, reply, problem, panel.view.run)
+    return ChatUpdate("writing", turns, panel, reference=reference, notice=problem)
 
 
 def _read_kept(engines: Engines, lane: Lane) -> ReferenceMeasurement | None:

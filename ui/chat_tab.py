@@ -39,13 +39,17 @@ RENDER_INTERVAL = 0.4  # seconds between two renderings of the growing Markdown
 STOP_PATIENCE = 3.0  # seconds the engine gets to end a stopped run in order
 # Keeps what the browser stores across restarts of the app; it hides nothing from the person at the browser.
 STORE_SECRET = "eaglelens"
+TOKENS_GONE = (
+    "Who produced the tokens of this reply is no longer known: the app keeps that for its last replies, "
+    "until it restarts. Retry writes it again."
+)
 
 Updates = dict[Any, Any]
 
 
 @dataclass(frozen=True)
 class ChatSession:
-    """One visitor's conversation. `views` are the token views by turn; those of an earlier page are gone."""
+    """One visitor's conversation. `views` are the token views by turn, as far as the app still has them."""
 
     turns: tuple[Turn, ...] = ()
     views: Mapping[int, StreamView] = field(default_factory=dict)
@@ -262,6 +266,13 @@ def _bubbles(turns: Sequence[Turn], rendered: bool) -> list[dict[str, Any]]:
     return to_bubbles(shown)
 
 
+def _turns_in_window(session: ChatSession, rendered: bool) -> tuple[Turn, ...]:
+    """The conversation as the window has it between two replies: the last one is left to a token view that has it."""
+    if rendered or len(session.turns) - 1 not in session.views:
+        return session.turns
+    return with_reply(session.turns, "")
+
+
 class _Pace:
     """Says when something slow is due again."""
 
@@ -368,6 +379,17 @@ def _current_run(update: ChatUpdate) -> str:
     return panel.view.run if panel else ""
 
 
+def give_back_unanswered(session: ChatSession, prompt: str) -> tuple[ChatSession, str]:
+    """What a stop before the first token leaves: the conversation without that turn, its prompt to be sent again.
+
+    What has been typed meanwhile in `prompt` stays.
+    """
+    if not session.turns or session.turns[-1].reply or session.turns[-1].problem:
+        return session, prompt
+    kept, taken = take_back(session)
+    return kept, prompt or taken
+
+
 def take_back(session: ChatSession) -> tuple[ChatSession, str]:
     """The conversation without its last turn, and that turn's prompt, to be sent again or changed."""
     if not session.turns:
@@ -383,7 +405,7 @@ HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"
 def _wire(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], engines: Engines, live_runs: LiveRuns) -> None:
     running = _wire_replies(tab, engines, live_runs)
     _wire_history(tab, live_runs, running)
-    _wire_settings(page, tab, modes)
+    _wire_settings(page, tab, modes, live_runs)
 
 
 def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[Any]:
@@ -427,10 +449,24 @@ def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[A
     ask["concurrency_limit"] = MAX_RUNNING
     sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
     again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **HIDDEN).then(**ask)
+
+    def settle(session: ChatSession, prompt: str, view: str) -> Updates:
+        kept, text = give_back_unanswered(session, prompt)
+        shown: Updates = {tab.send: gr.Button(interactive=True), tab.stop: gr.Button(interactive=False)}
+        if kept is not session:
+            shown |= {
+                tab.session: kept,
+                tab.prompt: text,
+                tab.stored_turns: to_record(kept.turns),
+                tab.window: to_bubbles(_turns_in_window(kept, view == "Rendered")),
+                tab.tokens: kept.views.get(len(kept.turns) - 1, EMPTY_VIEW),
+            }
+        return shown
+
     tab.stop.click(stop, tab.current, None, concurrency_limit=None, **HIDDEN).then(
-        lambda: (gr.Button(interactive=True), gr.Button(interactive=False)),
-        None,
-        [tab.send, tab.stop],
+        settle,
+        [tab.session, tab.prompt, tab.view],
+        [tab.send, tab.stop, tab.session, tab.prompt, tab.stored_turns, tab.window, tab.tokens],
         cancels=[sent, again],
         **HIDDEN,
     )
@@ -442,17 +478,21 @@ def _wire_history(tab: ChatTab, live_runs: LiveRuns, running: list[Any]) -> None
 
     def change_view(view: str, session: ChatSession, current: str) -> Updates:
         live = live_runs.get(current)
-        turns = session.turns
-        if live is not None and turns and not live.ended.is_set():
-            turns = with_reply(turns, "".join(token.piece for token in live.view.tokens))
         rendered = view == "Rendered"
-        return {tab.window: _bubbles(turns, rendered), tab.tokens: TokenStream.shown(not rendered)}
+        turns = _turns_in_window(session, rendered)
+        if rendered and live is not None and turns and not live.ended.is_set():
+            turns = with_reply(turns, "".join(token.piece for token in live.view.tokens))
+        return {tab.window: to_bubbles(turns), tab.tokens: TokenStream.shown(not rendered)}
 
-    def show_earlier(event: gr.SelectData, session: ChatSession, view: str) -> Any:
-        """The token view of the reply that was clicked, where it is still there."""
-        turns = session.turns if view == "Rendered" or not session.turns else with_reply(session.turns, "")
-        turn = find_turn(turns, event.index) if isinstance(event.index, int) else None
-        return session.views.get(turn, gr.skip()) if turn is not None else gr.skip()
+    def show_earlier(event: gr.SelectData, session: ChatSession, view: str) -> Updates:
+        """The tokens of the reply that was clicked, or a word that they are gone."""
+        rendered = view == "Rendered"
+        turn = find_turn(_turns_in_window(session, rendered), event.index) if isinstance(event.index, int) else None
+        if turn is None or rendered:
+            return {tab.tokens: gr.skip()}
+        if turn in session.views:
+            return {tab.tokens: session.views[turn], tab.notice: gr.Markdown(visible=False)}
+        return {tab.notice: gr.Markdown(TOKENS_GONE, visible=bool(session.turns[turn].reply))}
 
     tab.edit.click(take_back, tab.session, [tab.session, tab.prompt], **HIDDEN).then(
         lambda session: (to_bubbles(session.turns), EMPTY_VIEW, to_record(session.turns)),
@@ -469,23 +509,28 @@ def _wire_history(tab: ChatTab, live_runs: LiveRuns, running: list[Any]) -> None
         **HIDDEN,
     )
     tab.view.change(change_view, [tab.view, tab.session, tab.current], [tab.window, tab.tokens], **HIDDEN)
-    tab.window.select(show_earlier, [tab.session, tab.view], tab.tokens, **HIDDEN)
+    tab.window.select(show_earlier, [tab.session, tab.view], [tab.tokens, tab.notice], **HIDDEN)
 
 
-def _wire_settings(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode]) -> None:
+def _wire_settings(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode], live_runs: LiveRuns) -> None:
     """Modes, examples, and what survives a reload."""
 
     def choose_mode(name: str) -> tuple[str, int, Any]:
         mode = modes[name]
         return mode.system, mode.max_tokens, gr.Dataset(samples=[[text] for text in mode.examples])
 
-    def restore(stored: object, turns: object, view: str) -> list[Any]:
-        session = ChatSession(from_record(turns))
+    def restore(stored: object, record: object, view: str) -> Updates:
+        turns = from_record(record)
+        session = ChatSession(turns, find_views(turns, live_runs))
         chosen = read_settings(stored)
-        values = [gr.skip()] * len(tab.settings()) if chosen is None else list(astuple(chosen))
         rendered = (chosen.view if chosen else view) == "Rendered"
-        # Their tokens were left behind with the old page, so earlier replies are shown rendered.
-        return [*values, session, to_bubbles(session.turns), TokenStream.shown(not rendered)]
+        last = session.views.get(len(turns) - 1)
+        shown: Updates = {} if chosen is None else dict(zip(tab.settings(), astuple(chosen), strict=True))
+        return shown | {
+            tab.session: session,
+            tab.window: to_bubbles(_turns_in_window(session, rendered)),
+            tab.tokens: TokenStream.shown(not rendered) if last is None else TokenStream.update(last, not rendered),
+        }
 
     tab.mode.input(choose_mode, tab.mode, [tab.system, tab.max_tokens, tab.examples], **HIDDEN)
     tab.examples.click(lambda row: row[0], tab.examples, tab.prompt, **HIDDEN)
@@ -503,6 +548,12 @@ def _wire_settings(page: gr.Blocks, tab: ChatTab, modes: Mapping[str, Mode]) -> 
         [*tab.settings(), tab.session, tab.window, tab.tokens],
         **HIDDEN,
     )
+
+
+def find_views(turns: Sequence[Turn], live_runs: LiveRuns) -> dict[int, StreamView]:
+    """The token views, by turn, of those replies whose runs the app has not forgotten."""
+    found = ((at, live_runs.whole(turn.run)) for at, turn in enumerate(turns))
+    return {at: view for at, view in found if view is not None}
 
 
 def read_settings(stored: object) -> ChatSettings | None:

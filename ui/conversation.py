@@ -21,11 +21,12 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class Turn:
-    """What a person wrote and what came back. `problem` says why the reply is missing or cut."""
+    """What a person wrote and what came back. `problem` says why the reply is missing or cut, `run` who wrote it."""
 
     prompt: str
     reply: str = ""
     problem: str = ""
+    run: str = ""
 
 
 def split_thought(reply: str) -> tuple[str, str]:
@@ -73,19 +74,19 @@ def find_turn(turns: Sequence[Turn], bubble: int) -> int | None:
     return None
 
 
-def with_reply(turns: Sequence[Turn], reply: str, problem: str = "") -> tuple[Turn, ...]:
+def with_reply(turns: Sequence[Turn], reply: str, problem: str = "", run: str = "") -> tuple[Turn, ...]:
     """The conversation with the last turn's reply replaced."""
-    return (*turns[:-1], replace(turns[-1], reply=reply, problem=problem))
+    return (*turns[:-1], replace(turns[-1], reply=reply, problem=problem, run=run))
 
 
 def to_record(turns: Sequence[Turn]) -> list[list[str]]:
     """The conversation as the browser keeps it."""
-    return [[turn.prompt, turn.reply, turn.problem] for turn in turns]
+    return [[turn.prompt, turn.reply, turn.problem, turn.run] for turn in turns]
 
 
 def from_record(record: object) -> tuple[Turn, ...]:
     """The conversation the browser kept; empty where the record is not one."""
     if not isinstance(record, list):
         return ()
-    rows = [row for row in record if isinstance(row, list) and len(row) == 3 and all(isinstance(x, str) for x in row)]
+    rows = [row for row in record if isinstance(row, list) and len(row) == 4 and all(isinstance(x, str) for x in row)]
     return tuple(Turn(*row) for row in rows)

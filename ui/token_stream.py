@@ -160,6 +160,11 @@ class TokenStream(gr.HTML):
         return encode_update(view, None if view.done else WINDOW)
 
     @staticmethod
+    def update(view: StreamView, visible: bool) -> dict[str, Any]:
+        """An update that puts this view in, and shows or hides it."""
+        return gr.update(value=view, visible=True if visible else "hidden")
+
+    @staticmethod
     def shown(visible: bool) -> dict[str, Any]:
         """An update that shows or hides the view and leaves its tokens as they are."""
         return gr.update(visible=True if visible else "hidden")
