@@ -41,6 +41,33 @@ FIRST = Label(Source.FIRST, 0, 0)
 _HIDDEN = Label(Source.UNCERTAIN, None, None)
 
 
+def label_unknown(size: int, *, first: bool) -> tuple[Label, ...]:
+    """Labels of a chunk from a server that does not say whether it speculates: only the prefill's token is known.
+
+    `first` says whether this is the first chunk, which begins with that token.
+    """
+    return (FIRST, *(_HIDDEN,) * (size - 1)) if first and size else (_HIDDEN,) * size
+
+
+def attribute_unknown(sizes: Sequence[int], *, ended: bool = True) -> Attribution:
+    """`attribute` for a server that says neither whether it speculates nor how many steps it took."""
+    labels = label_unknown(sum(sizes), first=True)
+    return _grade(labels, Exactness.EXACT) if ended else Attribution(labels, Exactness.PROVISIONAL)
+
+
+def infer_steps(counters: Counters | None) -> int | None:
+    """The drafts per verify step that counters tell, 0 where there was no verify step; None where they do not.
+
+    Of a tree this is more than the longest run of drafts; labels that it proves are certain all the same.
+    """
+    if counters is None or counters.verify_steps is None:
+        return None
+    if counters.verify_steps == 0:
+        return 0
+    steps, rest = divmod(counters.proposed or 0, counters.verify_steps)
+    return steps if steps and not rest else None
+
+
 def label_live(size: int, step: int | None, num_steps: int) -> tuple[tuple[Label, ...], int | None]:
     """Label a chunk of `size` tokens as it arrives, before the counters are known.
 

@@ -9,9 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from backend.chat_prompt import render_prompt
+from backend.embedded.chat_template import ChatTemplateError
 from backend.errors import LaneError, LaneRefusedError
 from backend.events import Event, Request, RunEnded, RunStarted
 from backend.failures import FAILURES, describe_failure, describe_status, read_message
+from backend.hub import HubError
 from backend.lanes import Lane, lane_from_facts, normalise_url
 from backend.pieces import find_anchor, list_windows, read_windows, strip_anchor
 from backend.reader import CONNECT_TIMEOUT, Reader, authorise
@@ -83,11 +86,22 @@ async def abort(lane: Lane, rid: str) -> None:
 async def tokenize_chat(
     lane: Lane, messages: Sequence[Mapping[str, object]], chat_template_kwargs: Mapping[str, object] | None = None
 ) -> tuple[int, ...]:
-    """The prompt ids of a conversation, by the server's own chat template. Raises LaneError."""
+    """The prompt ids of a conversation, by the chat template of the server's model. Raises LaneError.
+
+    Older servers (0.5.6 among them) tokenize text only; there the template is read here, from the model's files.
+    """
     body: dict[str, object] = {"model": lane.model, "messages": [dict(message) for message in messages]}
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
-    answer = await _call(lane, "POST", "/tokenize", body)
+    try:
+        answer = await _call(lane, "POST", "/tokenize", body)
+    except LaneRefusedError:
+        if lane.speaks_completions:
+            raise
+        text = await asyncio.to_thread(_render_here, lane, messages, chat_template_kwargs or {})
+        answer = await _call(
+            lane, "POST", "/tokenize", {"model": lane.model, "prompt": text, "add_special_tokens": False}
+        )
     ids = answer.get("tokens") if isinstance(answer, Mapping) else None
     if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
         raise LaneError(
@@ -167,6 +181,16 @@ async def read_vocabulary(lane: Lane) -> tuple[str, ...]:
     while texts and not texts[-1]:
         texts.pop()
     return tuple(texts)
+
+
+def _render_here(lane: Lane, messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]) -> str:
+    try:
+        return render_prompt(str(lane.facts.get("model_path") or lane.model), messages, kwargs)
+    except (HubError, ChatTemplateError) as error:
+        raise LaneError(
+            f"{lane.label} runs SGLang {lane.version}, which applies no chat template for its clients, and that of "
+            f"its model could not be read here. {error}"
+        ) from error
 
 
 async def _stop_on(stop: asyncio.Event, reader: Reader) -> None:

@@ -47,7 +47,8 @@ class Lane:
     """A server under a label.
 
     `base_url` is the server's root, without `/v1`. `num_steps` is the longest run of drafts that one verify step can
-    accept, 0 without speculation. `vocabulary[id]` is the text of a single token after other text, empty where
+    accept, 0 without speculation; it means nothing where `tells_speculation` is False: the server did not say whether
+    it speculates, perhaps behind a router. `vocabulary[id]` is the text of a single token after other text, empty where
     it was not read. `ca_file` is a certificate bundle for a server with a certificate of its own. `warnings` are
     sentences for the screen.
     """
@@ -60,6 +61,7 @@ class Lane:
     num_steps: int = 0
     topk: int = 1
     num_draft_tokens: int | None = None
+    tells_speculation: bool = True
     stream_interval: int = 1
     max_model_len: int | None = None
     simulated_acceptance: float | None = None
@@ -127,6 +129,7 @@ def lane_from_facts(
         num_steps=num_steps,
         topk=_read_int(facts, "speculative_eagle_topk") or 1,
         num_draft_tokens=draft_tokens if algorithm else None,
+        tells_speculation="speculative_algorithm" in facts,
         stream_interval=_read_int(facts, "stream_interval") or 1,
         max_model_len=_read_int(card, "max_model_len"),
         simulated_acceptance=_find_simulation(facts),
@@ -151,10 +154,10 @@ def hide_secrets(fact: object) -> object:
 
 def _list_warnings(lane: Lane, facts: Mapping[str, object]) -> tuple[str, ...]:
     found = []
-    if not facts:
+    if not lane.tells_speculation:
         found.append(
-            f"{lane.label} does not tell its settings (/server_info is missing, perhaps behind a router): "
-            "token sources can only be shown where its counters prove them."
+            f"{lane.label} does not tell whether it speculates (its /server_info is missing, perhaps behind a router): "
+            "tokens are coloured only at the end of a reply, and only where its counters prove who produced them."
         )
     if lane.simulated_acceptance is not None:
         found.append(

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from backend.attribution import Label, attribute, label_live
-from backend.events import Chunk, Exactness, Request, Run, RunStarted, Token, TokensArrived
+from backend.attribution import (
+    Attribution,
+    Label,
+    attribute,
+    attribute_unknown,
+    infer_steps,
+    label_live,
+    label_unknown,
+)
+from backend.events import Chunk, Counters, Exactness, Request, Run, RunStarted, Token, TokensArrived
 from backend.lanes import Lane
 from backend.pieces import Span, find_spans, split_text
 from backend.wire import Delta, sum_up
@@ -47,7 +55,7 @@ class RunBuilder:
         split = split_text(ids, text, self._lane.vocabulary, in_step=not self._settled or self._settled[-1])
         self._pieces += split.pieces
         self._settled.append(split.settled and UNKNOWN_ID not in ids and not self._late)
-        labels, self._step = label_live(len(ids), self._step, self._started.num_steps)
+        labels = self._label(len(ids), first_index)
         if not ids:
             return None
         if delta.finish_reason is not None and self._started.num_steps > 0:
@@ -73,16 +81,7 @@ class RunBuilder:
         """The held chunk, if any, and the run with its final labels."""
         counters = sum_up(self._deltas)
         finish_reason = next((delta.finish_reason for delta in reversed(self._deltas) if delta.finish_reason), None)
-        num_steps = self._started.num_steps
-        uncounted = finish_reason == "abort" and num_steps > 0 and (counters is None or counters.verify_steps is None)
-        attribution = attribute(
-            [len(chunk.ids) for chunk in self._chunks],
-            counters,
-            num_steps,
-            drafts_per_step=num_steps if self._lane.is_embedded else self._lane.drafts_per_step,
-            accept_lengths=next((d.accept_lengths for d in reversed(self._deltas) if d.accept_lengths), None),
-            ended=finish_reason is not None and not uncounted,
-        )
+        attribution, num_steps = self._attribute(counters, finish_reason)
         pieces = list(self._pieces)
         late = self._late if "".join(pieces) != "".join(chunk.text for chunk in self._chunks) else ""
         if pieces and late:
@@ -107,6 +106,33 @@ class RunBuilder:
             first_index, chunk = self._held
             held = TokensArrived(first_index, tokens[first_index : first_index + len(chunk.ids)], chunk)
         return held, run
+
+    def _label(self, size: int, first_index: int) -> tuple[Label, ...]:
+        """Provisional labels of the chunk that begins at `first_index`."""
+        if not self._lane.tells_speculation:
+            return label_unknown(size, first=first_index == 0)
+        labels, self._step = label_live(size, self._step, self._started.num_steps)
+        return labels
+
+    def _attribute(self, counters: Counters | None, finish_reason: str | None) -> tuple[Attribution, int]:
+        """Final labels, and the drafts per verify step: the lane's, or what counters tell where it does not."""
+        sizes = [len(chunk.ids) for chunk in self._chunks]
+        num_steps, drafts_per_step = self._started.num_steps, self._lane.drafts_per_step
+        if not self._lane.tells_speculation:
+            told = infer_steps(counters)
+            if told is None:
+                return attribute_unknown(sizes, ended=finish_reason is not None), 0
+            num_steps = drafts_per_step = told
+        uncounted = finish_reason == "abort" and num_steps > 0 and (counters is None or counters.verify_steps is None)
+        attribution = attribute(
+            sizes,
+            counters,
+            num_steps,
+            drafts_per_step=num_steps if self._lane.is_embedded else drafts_per_step,
+            accept_lengths=next((d.accept_lengths for d in reversed(self._deltas) if d.accept_lengths), None),
+            ended=finish_reason is not None and not uncounted,
+        )
+        return attribution, num_steps
 
     def _known_ids(self, delta: Delta) -> tuple[int, ...]:
         if delta.ids is not None:

@@ -8,6 +8,7 @@ What a real engine does is tested on real engines; this one is for what they can
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,8 @@ class ChunkServer:
     refusal: tuple[int, object] | None = None  # status and body for /v1/completions
     api_key: str | None = None
     port: int = 0  # 0: a free one
+    recorded: bytes | None = None  # a stream to answer with as it is, instead of the script
+    tls: ssl.SSLContext | None = None  # serve https with its certificate
     requests: list[tuple[str, Any]] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     sent_at: list[float] = field(default_factory=list)  # time.monotonic() of each chunk of the last stream
@@ -105,6 +108,8 @@ class ChunkServer:
     def __enter__(self) -> ChunkServer:
         self._http = _Http(("127.0.0.1", self.port), _Handler)
         self._http.owner = self
+        if self.tls is not None:
+            self._http.socket = self.tls.wrap_socket(self._http.socket, server_side=True)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
         return self
@@ -119,7 +124,7 @@ class ChunkServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self._http.server_address[1]}"
 
     def asked(self, path: str) -> list[Any]:
         """The bodies of the requests to `path`, in order."""
@@ -190,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/v1/models":
                 self._send(200, {"data": [{"id": "chunks", "max_model_len": 4096}]})
             case "/tokenize":
-                self._send(200, {"tokens": [1, 2, 3], "count": 3, "max_model_len": 4096})
+                self._tokenize(body)
             case "/detokenize":
                 self._send(200, {"text": [owner.spell(ids).decode(errors="replace") for ids in body["tokens"]]})
             case "/abort_request":
@@ -204,6 +209,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(body, native=self.path == "/generate")
             case _:
                 self._send(404, {"detail": "Not Found"})
+
+    def _tokenize(self, body: Any) -> None:
+        if "prompt" not in body and self._owner.version.startswith("0.5.6"):  # which takes text only
+            return self._send(400, {"message": "1 validation error: prompt: Field required"})
+        self._send(200, {"tokens": [1, 2, 3], "count": 3, "max_model_len": 4096})
 
     def _send(self, status: int, body: object) -> None:
         content = b"" if body is None else json.dumps(body).encode()
@@ -221,6 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if owner.recorded is not None:
+            self._write(owner.recorded)
+            return self._write(b"")
         start = time.monotonic() + script.delay
         at, sent, spelled = 0, "", b""
         for number, size in enumerate(script.sizes):

@@ -99,7 +99,7 @@ async def test_a_router_that_hides_the_settings_is_still_a_lane() -> None:
     with ChunkServer(SCRIPT, missing=frozenset({"/server_info", "/get_server_info"})) as server:
         lane = await read_lane(server.url, "Routed")
     assert (lane.model, lane.num_steps, lane.version) == ("chunks", 0, None)
-    assert "does not tell its settings" in lane.warnings[0]
+    assert "does not tell whether it speculates" in lane.warnings[0]
 
 
 async def test_something_else_at_the_address_is_no_lane() -> None:

@@ -119,6 +119,8 @@ def _describe_version(report: LaneReport) -> str | None:
 def _describe_speculation(lane: Lane | None) -> str | None:
     if lane is None:
         return None
+    if not lane.tells_speculation:
+        return "not told"
     if not lane.is_speculative:
         return "none"
     tokens = lane.num_draft_tokens if lane.num_draft_tokens is not None else DASH

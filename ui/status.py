@@ -30,7 +30,8 @@ def render_head(state: EngineState, share: ShareState) -> str:
 
 
 def _lane_chip(lane: Lane) -> str:
-    how = f"{lane.num_steps} drafts per step" if lane.num_steps else "no draft"
+    drafts = f"{lane.num_steps} drafts per step" if lane.num_steps else "no draft"
+    how = drafts if lane.tells_speculation else "speculation unknown"
     text = f"{lane.label} · {lane.model} · {how} · "
     return f'<span class="chip" data-tone="good">{escape(text)}<b>ready</b></span>'
 
@@ -49,7 +50,7 @@ def render_banner(state: EngineState, share: ShareState) -> str:
     parts += [escape(text) for text in dict.fromkeys(warnings)]
     if state.baseline is not None and state.baseline.is_speculative:
         parts.append("The second server speculates too: it is no baseline, and a speedup over it means little.")
-    if state.eagle is not None and not state.eagle.is_speculative:
+    if state.eagle is not None and state.eagle.tells_speculation and not state.eagle.is_speculative:
         parts.append(
             "The first server does not speculate: no token of it is drafted, and there is nothing to speed up."
         )

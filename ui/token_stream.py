@@ -21,7 +21,10 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 BADGES = {
     Exactness.EXACT: ("labels exact", "Every label is certain, and the totals agree with the engine's own counters."),
-    Exactness.PARTIAL: ("labels partly uncertain", "Some engine outputs were merged on the way and hide their steps."),
+    Exactness.PARTIAL: (
+        "labels partly uncertain",
+        "Merged engine outputs, or counters that did not come, hide who produced them.",
+    ),
     Exactness.INCONSISTENT: (
         "labels unknown",
         "The engine's counters disagree with what arrived: no label is claimed.",
