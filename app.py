@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from backend.embedded_pair import fetch_embedded_pair, plan_embedded_pair
 from backend.embedded_process import EmbeddedProcess, EngineProcess, EngineStage, report_stages
 from backend.hub import Hub
 from backend.ports import NoFreePortError
@@ -39,19 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("Stopping.")
         return 0
-    except (LookupError, ValueError, RuntimeError, NoFreePortError) as error:
+    except (LookupError, ValueError, RuntimeError, OSError, NoFreePortError) as error:
         say(str(error))
         return EXIT_REFUSED
     return serve(options, process)
 
 
 def make_engine(options: argparse.Namespace) -> EngineProcess | None:
-    """The engine to start, None where servers run already. Raises what `plan_launch` raises."""
+    """The engine to start, None where servers run already.
+
+    Raises what `plan_launch` and `plan_embedded_pair` raise.
+    """
     if options.engine == "attached":
         return None
-    if options.engine == "embedded":
-        return EmbeddedProcess(list_embedded_options(options))
     hub = Hub()
+    if options.engine == "embedded":
+        pair = plan_embedded_pair(options.target, options.draft, hub)
+        return EmbeddedProcess(
+            list_embedded_options(options), prepare=lambda report: fetch_embedded_pair(pair, hub, report)
+        )
     return PairLaunch(plan_launch(read_wish(options), hub, say), hub)
 
 

@@ -31,6 +31,9 @@ class EngineStage:
     aside: str = ""
 
 
+Prepare = Callable[[Callable[[EngineStage], None]], Sequence[str]]
+
+
 class EngineProcess(Protocol):
     """An engine that this app started: how far it is, and its end."""
 
@@ -56,11 +59,18 @@ class EmbeddedProcess:
     """Runs `python -m backend.embedded` and follows the stages that it prints as JSON lines.
 
     The child holds the read end of a pipe whose other end is ours: when this process dies, however it dies,
-    the pipe closes and the child ends itself.
+    the pipe closes and the child ends itself. `prepare` runs before the first start, in the background: it tells
+    how far it is, returns further arguments, and raises RuntimeError with a sentence for a person.
     """
 
-    def __init__(self, arguments: Sequence[str], command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        command: Sequence[str] | None = None,
+        prepare: Prepare = lambda _report: (),
+    ) -> None:
         self._command = [*(command or (sys.executable, "-u", "-m", "backend.embedded")), *arguments]
+        self._prepare = prepare
         self._lock = threading.Lock()
         self._stage = EngineStage("loading", "Starting the engine")
         self._changed = threading.Condition(self._lock)
@@ -106,6 +116,11 @@ class EmbeddedProcess:
             self._changed.notify_all()
 
     def _watch(self) -> None:
+        try:
+            self._command += self._prepare(self._set)
+        except RuntimeError as error:
+            self._set(EngineStage("failed", str(error)))
+            return
         restarts = 0
         while True:
             was_ready, said = self._run_once()

@@ -73,6 +73,21 @@ def test_a_folder_without_weights_says_which_file_lacks(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+def test_a_pickled_checkpoint_is_read_as_tensors(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    read = load_checkpoint(folder)
+    assert torch.equal(read.tensors["fc.weight"], tensors["fc.weight"])
+
+
+def test_a_pickle_that_would_run_code_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"fc.weight": Path("not a tensor")}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="holds more than tensors"):
+        load_checkpoint(folder)
+
+
 def test_tap_layers_are_one_more_than_the_ids_in_the_config(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}

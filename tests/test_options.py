@@ -67,13 +67,18 @@ def test_several_nodes_are_told_who_they_are() -> None:
     assert read_wish(read_options(["--pair", "kimi-k2", *nodes])).nodes == Nodes(2, 1, "host:5000")
 
 
-def test_the_embedded_engine_takes_folders_and_what_stands_behind_the_dashes() -> None:
+def test_the_embedded_engine_takes_a_pair_and_what_stands_behind_the_dashes() -> None:
     chosen = ["--target", "T", "--draft", "D", "--dtype", "bf16", "--num-steps", "4"]
     options = read_options(["--engine", "embedded", *chosen, "--", "--threads", "1"])
+    assert (options.target, options.draft) == ("T", "D")
     words = list_embedded_options(options)
-    for name, value in {"--target": "T", "--draft": "D", "--dtype": "bf16", "--num-steps": "4"}.items():
+    for name, value in {"--dtype": "bf16", "--num-steps": "4"}.items():
         assert words[words.index(name) + 1] == value
     assert words[-2:] == ["--threads", "1"]
+
+
+def test_the_embedded_engine_takes_a_draft_for_its_built_in_target() -> None:
+    assert read_options(["--engine", "embedded", "--draft", "D"]).target is None
 
 
 def test_the_list_of_pairs_has_a_line_for_each() -> None:

@@ -58,11 +58,7 @@ def make_target(family: Family, seed: int = 0, spread: float = 0.15) -> Any:
     if family == "llama-stretched":
         shape["rope_parameters"] = STRETCH
     torch.manual_seed(seed)
-    if family == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(**shape))
-        randomise_norms(model)
-        return model.eval()
-    model = LlamaForCausalLM(LlamaConfig(**shape))
+    model: Any = Qwen3ForCausalLM(Qwen3Config(**shape)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**shape))
     randomise_norms(model)
     return model.eval()
 

@@ -172,7 +172,10 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     add("--steps", "--num-steps", dest="steps", type=int, metavar="N", help="drafts per verify step")
     add("--topk", type=int, metavar="N", help="branches per draft step (SGLang; 1: a chain)")
     add("--draft-tokens", type=int, metavar="N", help="tokens verified per step (SGLang; steps + 1 for a chain)")
-    add("--dtype", help="of the weights: bfloat16 and such for SGLang; w8a8, int4, int8, bf16 or fp32 for the embedded one")
+    add(
+        "--dtype",
+        help="of the weights: bfloat16 and such for SGLang; w8a8, int4, int8, bf16, fp32 for the embedded one",
+    )
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:

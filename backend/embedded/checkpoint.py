@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from backend.embedded.config import DraftConfig, RopeScaling
+from backend.embedded.model_name import name_model
 from backend.embedded.pair_check import check_draft, read_model_config
 from backend.embedded.weight_files import iterate_tensors
 
@@ -78,7 +79,7 @@ def layer_prefix(layer: int) -> str:
 def load_checkpoint(folder: Path) -> DraftCheckpoint:
     """Read a draft and refuse, by name, whatever does not fit its config."""
     raw = read_model_config(folder)
-    check_draft(folder.name, raw)
+    check_draft(name_model(folder), raw)
     tensors = {_current_name(name): tensor for name, tensor in iterate_tensors(folder)}
     config = parse_config(raw, tensors)
     check_tensors(config, tensors)

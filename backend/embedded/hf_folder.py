@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backend.embedded.checkpoint import parse_rope_scaling
 from backend.embedded.config import TargetConfig, choose_taps
+from backend.embedded.model_name import name_model
 from backend.embedded.pair_check import check_target, read_model_config
 from backend.embedded.text import Text
 from backend.embedded.weight_files import iterate_tensors
@@ -25,7 +26,7 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 def read_config(folder: Path) -> TargetConfig:
     """The target's shape. Refuses by name whatever the engine cannot run, before any weight is read."""
     raw = read_model_config(folder)
-    check_target(folder.name, raw)
+    check_target(name_model(folder), raw)
     heads, layers, hidden = int(raw["num_attention_heads"]), int(raw["num_hidden_layers"]), int(raw["hidden_size"])
     return TargetConfig(
         num_layers=layers,

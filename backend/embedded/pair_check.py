@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.embedded.model_name import name_model
+
 TARGETS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 DRAFT = "LlamaForCausalLMEagle3"
 OLDER_DRAFTS = ("LlamaForCausalLMEagle", "EagleLlamaForCausalLM", "EAGLE", "Qwen2ForCausalLMEagle")
@@ -80,9 +82,9 @@ def check_folders(target: Path | None, draft: Path) -> None:
     """`check_pair` on folders; `target` None or a file: its draft alone is checked. Raises OSError or ValueError."""
     draft_config = read_model_config(draft)
     if target is None or not target.is_dir():
-        check_draft(draft.name, draft_config)
+        check_draft(name_model(draft), draft_config)
     else:
-        check_pair(target.name, read_model_config(target), draft.name, draft_config)
+        check_pair(name_model(target), read_model_config(target), name_model(draft), draft_config)
 
 
 def read_model_config(folder: Path) -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors import safe_open
@@ -33,11 +34,22 @@ def list_weight_files(folder: Path) -> list[Path]:
 
 
 def iterate_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with its name, as it is stored. A pickled file is read as tensors only: it can run no code."""
+    """Every tensor with its name, as it is stored. A pickled file is read as tensors only: it can run no code.
+
+    Raises ValueError where a pickled file holds anything else.
+    """
     for file in list_weight_files(folder):
         if file.suffix == ".bin":
-            yield from torch.load(file, map_location="cpu", weights_only=True, mmap=True).items()
+            yield from _load_pickled(file).items()
             continue
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  not a dict
                 yield name, opened.get_tensor(name)
+
+
+def _load_pickled(file: Path) -> dict[str, Tensor]:
+    try:
+        tensors: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(f"{file} holds more than tensors and is not opened; give a model with safetensors.") from error
+    return tensors
