@@ -14,10 +14,10 @@ import app
 from backend.catalog import make_pair
 from backend.embedded_process import EngineStage
 from backend.hub import Hub, HubError
-from backend.sglang.command import LaunchRefusedError
+from backend.sglang.command import LaunchRefusedError, build_command
 from backend.sglang.fit import Arrangement, DoesNotFitError
 from backend.sglang.launch_plan import LaunchPlan, LaunchWish, plan_launch
-from backend.sglang.launch_spec import LaunchSpec
+from backend.sglang.launch_spec import LaunchSpec, Nodes
 from backend.sglang.pair_launch import PairLaunch
 from backend.sglang.supervisor import Patience
 from tests.sglang_standin import READY
@@ -60,6 +60,25 @@ def test_both_lanes_get_the_flags_and_ports_of_their_own(models: tuple[str, str]
     assert launch.eagle.speculation is not None and launch.baseline.speculation is None
     assert any("0.5.23" in line for line in said)
     assert any(line == f"{models[0]}: on this machine" for line in said)
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, "open this page"), (1, "open the page of node 0")])
+def test_several_nodes_start_no_baseline_and_are_told_what_to_run_where(
+    models: tuple[str, str], python: Path, rank: int, said: str
+) -> None:
+    lines: list[str] = []
+    wish = LaunchWish(make_pair(*models, num_steps=3), python, nodes=Nodes(2, rank, "10.0.0.1:5000"))
+    launch = plan_launch(wish, Hub(), lines.append)
+    assert (launch.baseline, launch.takes_turns) == (None, False)
+    words = build_command(launch.eagle)
+    assert words[words.index("--node-rank") + 1] == str(rank)
+    assert f"This is node {rank} of 2" in lines[-1] and said in lines[-1] and "10.0.0.1:5000" in lines[-1]
+    assert launch.patience.start == (float("inf") if rank else Patience().start)
+
+
+def test_a_key_behind_the_dashes_is_the_one_that_the_app_uses(models: tuple[str, str], python: Path) -> None:
+    assert plan(models, python, *ON_CPU, "--api-key", "s3cret").api_key == "s3cret"
+    assert plan(models, python, *ON_CPU).api_key is None
 
 
 def test_without_a_gpu_a_pair_is_refused_with_the_other_ways(models: tuple[str, str], python: Path) -> None:

@@ -13,7 +13,6 @@ from backend.client import read_load
 from backend.errors import EagleLensError
 from backend.lanes import Lane
 from backend.server_load import ServerLoad
-from backend.sglang.fit import Arrangement
 from backend.sglang.pair_launch import PairLaunch
 from backend.sglang.pair_servers import PairServers
 from ui.backend_baseline import build_baseline_card
@@ -46,7 +45,7 @@ def build_backend_tab(
     """Lay out the tab inside the current context. `tab` is shown to a local visitor; nobody else gets any of it."""
     with gr.Row(elem_classes="lens-columns"):
         parts = [_lay_out_lane(name, launch is not None) for name in ("eagle", "baseline")]
-    takes_turns = launch is not None and launch.plan.arrangement == Arrangement.TAKING_TURNS
+    takes_turns = launch is not None and launch.plan.takes_turns
     with gr.Row(visible=takes_turns, elem_id="backend-turns"):
         to_eagle = gr.Button("Stop the baseline, start EAGLE-3", elem_id="backend-to-eagle")
         to_baseline = gr.Button("Stop EAGLE-3, start the baseline", elem_id="backend-to-baseline")

@@ -55,6 +55,11 @@ class LaunchPlan:
     patience: Patience
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether there is a baseline, but only with the drafting server stopped."""
+        return self.baseline is not None and self.arrangement == Arrangement.TAKING_TURNS
+
+    @property
     def api_key(self) -> str | None:
         """The key that the servers will ask for, where the person passed one."""
         given = [value for name, value in read_flags(self.eagle.flags) if name == "--api-key"]
@@ -86,7 +91,7 @@ def plan_launch(wish: LaunchWish, hub: Hub, say: Say) -> LaunchPlan:
     baseline = describe_baseline(pair, found.python, found.version, baseline_port, *wish.flags)
     patience = Patience()
     if wish.nodes is not None:
-        say("Several nodes: only the drafting server is started, so there is no baseline here.")
+        say(_describe_nodes(wish.nodes))
         if wish.nodes.rank > 0:
             patience = Patience(start=math.inf, silence=math.inf)  # it answers no request, so it is never "ready"
         launch = LaunchPlan(
@@ -124,6 +129,15 @@ def _read_tp(flags: tuple[str, ...]) -> int | None:
 def _without_tp(spec: LaunchSpec) -> LaunchSpec:
     """The number of GPUs is the fit's to say."""
     return replace(spec, flags=drop_flags(spec.flags, "--tp"))
+
+
+def _describe_nodes(nodes: Nodes) -> str:
+    here = "it serves, so open this page" if nodes.rank == 0 else "it serves nothing itself: open the page of node 0"
+    return (
+        f"This is node {nodes.rank} of {nodes.count}; {here}. Run the same command on each machine, only with "
+        f"--node-rank 0 to {nodes.count - 1}; all must reach {nodes.address}, an address and free port of node 0. "
+        "Several nodes run the EAGLE-3 server alone. For a baseline start both servers by hand and attach to them."
+    )
 
 
 def _describe_download(plan: DownloadPlan) -> str:
