@@ -81,6 +81,13 @@ class Lane:
         return "eaglelens" in self.facts
 
     @property
+    def max_num_steps(self) -> int:
+        """The most drafts a verify step that a request may ask of this lane; 0 where it takes no such wish."""
+        own = self.facts.get("eaglelens")
+        most = own.get("max_num_steps") if isinstance(own, Mapping) else None
+        return most if isinstance(most, int) else 0
+
+    @property
     def speaks_completions(self) -> bool:
         """Whether /v1/completions streams token ids and counters (SGLang >= 0.5.19); else /generate is used."""
         known = parse_version(self.version)

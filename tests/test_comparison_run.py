@@ -224,9 +224,9 @@ async def test_another_reply_written_meanwhile_is_warned_of(pair: Pair) -> None:
 
 async def test_two_comparisons_take_turns(pair: Pair) -> None:
     lanes = await pair.lanes()
-    comparisons = Comparisons()
+    comparisons, alone = Comparisons(), asyncio.Lock()
     one, other = (comparisons.begin(lanes, "Hello", SETTINGS, LiveRuns()) for _ in range(2))
-    await asyncio.gather(one.run(comparisons.alone), other.run(comparisons.alone))
+    await asyncio.gather(one.run(alone), other.run(alone))
     assert one.trials and other.trials
     assert other.trials[0].left.started_at >= end_of(one.trials[0].right)
 

@@ -33,6 +33,7 @@ class Series:
     dash: Literal["solid", "dash", "dot"] = "solid"
     shape: Literal["linear", "hv", "vh", "hvh"] = "linear"
     filled: bool = False
+    markers: bool = False
     hover: str = "%{y:.1f}<extra>%{fullData.name}</extra>"
 
 

@@ -16,6 +16,7 @@ from backend.events import Request, Sampling
 from backend.lanes import Lane
 from ui.charts import ReferenceSpeed
 from ui.conversation import Turn, to_messages, with_reply
+from ui.draft_length import AS_ENGINE
 from ui.engines import Engines
 from ui.limits import MAX_PROMPT_CHARACTERS, MAX_REPLY_TOKENS, MAX_SYSTEM_CHARACTERS
 from ui.live_runs import LiveRuns
@@ -26,7 +27,7 @@ Thinking = Literal["the model's default", "on", "off"]
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """What a person has chosen. `max_tokens` counts completion tokens."""
+    """What a person has chosen. `max_tokens` counts completion tokens, `num_steps` drafts a verify step."""
 
     mode: str
     system: str
@@ -36,6 +37,7 @@ class ChatSettings:
     thinking: Thinking
     run_baseline: bool
     view: Literal["Tokens", "Rendered"]
+    num_steps: int = AS_ENGINE
 
     def sampling(self) -> Sampling:
         """The sampling to ask for, within this app's limits."""
@@ -43,6 +45,7 @@ class ChatSettings:
             temperature=float(self.temperature),
             top_p=float(self.top_p),
             max_tokens=max(1, min(int(self.max_tokens), MAX_REPLY_TOKENS)),
+            num_steps=None if self.num_steps == AS_ENGINE else int(self.num_steps),
         )
 
     def template_kwargs(self) -> Mapping[str, object]:
@@ -116,7 +119,8 @@ async def write_reply(
     stopped = last.eagle.run.finish_reason in (None, "abort")
     if settings.run_baseline and baseline is not None and not stopped:
         last = replace(last, reference=None)
-        async with aclosing(stream_panel(baseline, replace(request, rid=uuid4().hex), live_runs)) as panels:
+        plain = replace(request, rid=uuid4().hex, sampling=replace(request.sampling, num_steps=None))
+        async with aclosing(stream_panel(baseline, plain, live_runs)) as panels:
             async for panel in panels:
                 last = replace(last, phase="baseline", baseline=panel)
                 yield last

@@ -16,6 +16,7 @@ import gradio as gr
 from ui.charts import LensChart, SpeedLine, accepted_chart, place_chart, speed_chart
 from ui.chat_run import ChatSettings, ChatUpdate, ReferenceMeasurement, write_reply
 from ui.conversation import Turn, find_turn, from_record, to_bubbles, to_record, with_reply
+from ui.draft_length import AS_ENGINE, build_draft_length
 from ui.engines import BASELINE_LABEL, EAGLE_LABEL, Engines
 from ui.limits import MAX_PROMPT_CHARACTERS, MAX_REPLY_TOKENS, MAX_RUNNING
 from ui.live_runs import LiveRuns
@@ -78,6 +79,7 @@ class ChatTab:
     max_tokens: gr.Slider
     thinking: gr.Radio
     run_baseline: gr.Checkbox
+    num_steps: gr.Dropdown
     numbers: Numbers
     speed: LensChart
     accepted: LensChart
@@ -99,6 +101,7 @@ class ChatTab:
             self.thinking,
             self.run_baseline,
             self.view,
+            self.num_steps,
         ]
 
     def shown(self) -> list[Any]:
@@ -197,6 +200,7 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
                     info="Off: the chart shows the last measured baseline as a dated line, and no speedup.",
                     elem_id="chat-run-baseline",
                 )
+                num_steps = build_draft_length()
                 max_tokens = gr.Slider(1, MAX_REPLY_TOKENS, first.max_tokens, step=1, label="Longest reply, in tokens")
                 temperature = gr.Slider(0, 2, 0, step=0.05, label="Temperature", info="0 is greedy.")
                 top_p = gr.Slider(0.05, 1, 1, step=0.05, label="top_p")
@@ -227,6 +231,7 @@ def _lay_out(modes: Mapping[str, Mode], live_runs: LiveRuns) -> ChatTab:
         max_tokens=max_tokens,
         thinking=thinking,
         run_baseline=run_baseline,
+        num_steps=num_steps,
         numbers=numbers,
         speed=speed,
         accepted=accepted,
@@ -247,11 +252,13 @@ def show_numbers(eagle: PanelUpdate | None, baseline: PanelUpdate | None) -> lis
     """The strip above a reply."""
     one = eagle.numbers if eagle else None
     other = baseline.numbers if baseline and baseline.run else None
-    speedup = None
-    if eagle and eagle.run and one and other and one.decode_speed and other.decode_speed:
+    speedup, missing = None, "speedup"
+    if eagle and eagle.run and eagle.run.num_steps == 0:
+        missing = "the draft was off"
+    elif eagle and eagle.run and one and other and one.decode_speed and other.decode_speed:
         speedup = one.decode_speed / other.decode_speed
     return [
-        speedup_number(speedup, "speedup"),
+        speedup_number(speedup, missing),
         speed_number("eagle-speed", EAGLE_LABEL, one.decode_speed if one else None),
         speed_number("baseline-speed", BASELINE_LABEL.lower(), other.decode_speed if other else None),
         ttft_number(one.ttft if one else None),
@@ -561,4 +568,5 @@ def read_settings(stored: object) -> ChatSettings | None:
     names = {field.name for field in fields(ChatSettings)}
     if not isinstance(stored, dict) or set(stored) != names:
         return None
-    return ChatSettings(**stored)
+    # The engine may be another one, which takes other numbers of drafts.
+    return ChatSettings(**{**stored, "num_steps": AS_ENGINE})

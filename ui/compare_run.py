@@ -294,7 +294,6 @@ class Comparisons:
     """The comparisons of this app, of all visitors, by a random name that only their own page knows."""
 
     def __init__(self) -> None:
-        self.alone = asyncio.Lock()
         self._kept: OrderedDict[str, Comparison] = OrderedDict()
 
     def begin(

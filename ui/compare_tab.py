@@ -51,7 +51,7 @@ BOARD_INTERVAL = 0.1  # seconds between two redraws of numbers and charts
 Updates = dict[Any, Any]
 
 
-def build_compare_tab(page: gr.Blocks, engines: Engines, live_runs: LiveRuns) -> None:
+def build_compare_tab(page: gr.Blocks, engines: Engines, live_runs: LiveRuns) -> CompareTab:
     """Lay out the tab inside the current context and wire its events."""
     presets = load_presets()
     tab = lay_out_compare(presets, live_runs)
@@ -76,6 +76,7 @@ def build_compare_tab(page: gr.Blocks, engines: Engines, live_runs: LiveRuns) ->
     )
     tab.pace.change(lambda pace: RACE_HINT if pace == RACE else FAIR_HINT, tab.pace, tab.progress, **hidden)
     page.load(events.suggest_pace, None, [tab.own_devices, tab.pace], **free)
+    return tab
 
 
 class CompareEvents:
@@ -139,7 +140,7 @@ class CompareEvents:
         comparison = self._comparisons.get(name)
         if comparison is None:
             return
-        task = asyncio.create_task(comparison.run(self._comparisons.alone))
+        task = asyncio.create_task(comparison.run(self._live_runs.alone))
         shown: object = None
         try:
             while not comparison.ended:

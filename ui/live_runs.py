@@ -21,9 +21,13 @@ class LiveRun:
 
 
 class LiveRuns:
-    """All runs of this app, of all visitors; the oldest finished ones are forgotten."""
+    """All runs of this app, of all visitors; the oldest finished ones are forgotten.
+
+    Whatever measures holds `alone` meanwhile, so that measurements take turns.
+    """
 
     def __init__(self) -> None:
+        self.alone = asyncio.Lock()
         self._runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def begin(self, view: StreamView) -> LiveRun:

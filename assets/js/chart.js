@@ -30,7 +30,7 @@ function trace(series) {
   return {
     ...shared,
     type: "scatter",
-    mode: "lines",
+    mode: series.markers ? "lines+markers" : "lines",
     line: { color: colour(series.colour), width: 2.4, dash: series.dash, shape: series.shape },
     fill: series.filled ? "tozeroy" : "none",
   };
