@@ -36,7 +36,8 @@ SHOWN_FACTS = (
 )
 # As a flag in a command, and as a setting in what SGLang writes of itself.
 _SECRET = re.compile(
-    r"""(--[\w-]*(?:api-key|password|secret)[\s=]+|\b\w*(?:api_key|password|secret)=)(?!None\b)('[^']*'|"[^"]*"|[^\s,)]+)""",
+    r"""(--[\w-]*(?:api-key|password|secret)[\s=]+|\b\w*(?:api_key|password|secret)(?:=|['"]:\s*))"""
+    r"""(?!None\b|null\b)('[^']*'|"[^"]*"|[^\s,)]+)""",
     re.IGNORECASE,
 )
 _SIMULATION = re.compile(r"SIMULATE_ACC_LEN['\"\s:=]+(-?\d+(?:\.\d+)?)", re.IGNORECASE)

@@ -11,7 +11,7 @@ import pytest
 
 from backend.client import read_lane, read_vocabulary
 from backend.errors import LaneError
-from backend.lanes import Lane, lane_from_facts, normalise_url, parse_version
+from backend.lanes import Lane, hide_secrets, lane_from_facts, normalise_url, parse_version
 from tests.chunk_server import ChunkServer, Script
 
 CAPTURED = json.loads((Path(__file__).parent / "captures" / "server_info.json").read_text())
@@ -61,6 +61,19 @@ def test_keys_in_a_launch_command_are_hidden() -> None:
     assert lane.facts["launch_command"] == (
         "python -m sglang.launch_server --api-key *** --admin-api-key=*** --max-total-tokens 4096"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("{'api_key': 's3 cret', 'admin_api_key': None}", "{'api_key': ***, 'admin_api_key': None}"),
+        ("ServerArgs(tp_size=1, api_key='s3cret', port=1)", "ServerArgs(tp_size=1, api_key=***, port=1)"),
+        ("sglang serve --ssl-keyfile-password 's3 cret' --port 1", "sglang serve --ssl-keyfile-password *** --port 1"),
+        ("the api_key is asked for; --tokenizer-path secret", "the api_key is asked for; --tokenizer-path secret"),
+    ],
+)
+def test_keys_in_a_line_of_a_log_are_hidden(line: str, shown: str) -> None:
+    assert hide_secrets(line) == shown
 
 
 def test_a_simulated_acceptance_is_kept_as_a_number() -> None:

@@ -12,6 +12,7 @@ from backend.client import read_lane
 from backend.errors import LaneError
 from backend.events import Exactness, Request, Sampling, Source
 from backend.kept_baselines import KeptBaselines
+from backend.lanes import hide_secrets
 from backend.sglang.baseline_turn import BaselineTurn, Question, measure_alone
 from backend.sglang.fit import Arrangement
 from backend.sglang.launch_spec import LaunchSpec
@@ -70,5 +71,6 @@ async def test_a_real_baseline_is_measured_in_turn_with_a_key_that_nothing_shows
     assert [token.id for token in run.tokens] == [token.id for token in drafted.tokens]
     report = LaneReport("EAGLE-3", lane, server=state, spec=eagle)
     shown = [show_log(report), show_launch(report), show_launch(LaneReport("EAGLE-3", lane)), str(lane.facts)]
+    shown += [str(hide_secrets(line)) for log in (tmp_path / "logs").iterdir() for line in log.read_text().splitlines()]
     shown += [path.read_text() for path in kept.folder.iterdir()]
     assert not [text for text in shown if KEY in text]
