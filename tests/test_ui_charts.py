@@ -15,6 +15,12 @@ def test_the_speed_chart_states_both_speeds_measured() -> None:
     assert speed_chart(EAGLE, BASELINE).title == "58 vs 28 tokens/s"
 
 
+def test_two_speeds_that_differ_never_read_the_same() -> None:
+    slow = SpeedLine("Baseline", [0.5, 1.0], [57.0, 59.0], 57.6)
+    assert speed_chart(EAGLE, slow).title == "58.4 vs 57.6 tokens/s"
+    assert speed_chart(EAGLE, SpeedLine("Baseline", [0.5], [6.4], 6.4)).title == "58.4 vs 6.4 tokens/s"
+
+
 def test_a_reference_line_is_dated_and_not_compared_with() -> None:
     chart = speed_chart(EAGLE, None, ReferenceSpeed(27.8, "1 Dec 00:12 UTC"))
     assert chart.series[1].name == "baseline, measured 1 Dec 00:12 UTC"
@@ -29,6 +35,7 @@ def test_lanes_are_told_apart_without_colour() -> None:
 def test_the_most_frequent_number_of_accepted_drafts_is_the_finding() -> None:
     assert accepted_chart([1, 2, 1, 12]).title == "75 % of steps accept all 3"
     assert accepted_chart([6, 2, 1, 1]).title == "60 % of steps accept none"
+    assert accepted_chart([3, 7]).title == "70 % of steps accept their draft"
     assert accepted_chart([5, 0, 0, 5]).title == "As many steps accept none as all 3"
 
 

@@ -15,6 +15,7 @@ from ui.resources import PLOTLY_URL, read_resource
 Colour = Literal["eagle", "base"]
 
 SMALLEST_GAP = 0.05  # seconds; a smaller one would be written as 0.0
+WHOLE_SPEED = 10.0  # tokens per second; slower ones are told with a decimal, and any two that would read the same
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def _speed_title(eagle: SpeedLine, baseline: SpeedLine | None) -> str:
         return "Tokens per second"
     if baseline is None or baseline.decode_speed is None:
         return f"{eagle.decode_speed:.0f} tokens/s with the draft"
-    return f"{eagle.decode_speed:.0f} vs {baseline.decode_speed:.0f} tokens/s"
+    left, right = eagle.decode_speed, baseline.decode_speed
+    digits = 0 if min(left, right) >= WHOLE_SPEED and round(left) != round(right) else 1
+    return f"{left:.{digits}f} vs {right:.{digits}f} tokens/s"
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ def accepted_chart(histogram: Sequence[int] | None) -> Chart:
 
 def _accepted_title(histogram: Sequence[int]) -> str:
     most, last = max(histogram), len(histogram) - 1
-    words = {0: "none", last: f"all {last}"}
+    words = {0: "none", last: f"all {last}" if last > 1 else "their draft"}
     tops = [words.get(accepted, str(accepted)) for accepted, count in enumerate(histogram) if count == most]
     if len(tops) > 1:
         return f"As many steps accept {', '.join(tops[:-1])} as {tops[-1]}"

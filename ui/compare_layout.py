@@ -124,7 +124,7 @@ def lay_out_compare(presets: Sequence[Preset], live_runs: LiveRuns) -> CompareTa
     examples = gr.Dataset(
         components=[gr.Textbox(visible=False)],
         samples=[[preset.name] for preset in presets],
-        label="Prompts, from easy to hard to draft",
+        label="Prompts of different predictability",
         type="index",
         elem_id="compare-presets",
     )

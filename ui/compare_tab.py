@@ -70,7 +70,8 @@ def build_compare_tab(page: gr.Blocks, engines: Engines, live_runs: LiveRuns) ->
     begun.then(partial(events.watch, side=1), tab.current, tab.right, **free)
     begun.then(events.measure, tab.current, tab.board(), **free)
     tab.stop.click(events.stop, tab.current, None, **free)
-    tab.presets.click(events.take_preset, tab.presets, [tab.prompt, tab.mode, tab.system, tab.max_tokens], **hidden)
+    filled = [tab.prompt, tab.mode, tab.system, tab.max_tokens, tab.progress]
+    tab.presets.click(events.take_preset, tab.presets, filled, **hidden)
     tab.mode.input(
         lambda name: (modes[name].system, modes[name].max_tokens), tab.mode, [tab.system, tab.max_tokens], **hidden
     )
@@ -163,10 +164,10 @@ class CompareEvents:
         if comparison is not None:
             await comparison.stop()
 
-    def take_preset(self, index: int) -> tuple[str, str, str, int]:
-        """The prompt, mode, system prompt and limit of the preset at this place."""
+    def take_preset(self, index: int) -> tuple[str, str, str, int, str]:
+        """The prompt, mode, system prompt and limit of the preset at this place, and what to expect of it."""
         preset = self._presets[index]
-        return preset.prompt, preset.mode, self._modes[preset.mode].system, preset.max_tokens
+        return preset.prompt, preset.mode, self._modes[preset.mode].system, preset.max_tokens, preset.expect
 
     async def suggest_pace(self) -> tuple[Any, Any]:
         """Race where the lanes are known to have devices of their own, fair otherwise."""

@@ -1,7 +1,7 @@
 // Draws one chart with the plotly.js that this server hands out. `props.value` is the JSON that ui/charts.py describes.
 const find = (part) => element.querySelector(`[data-part="${part}"]`);
 const plot = find("plot");
-const CONFIG = { displayModeBar: false, responsive: true, staticPlot: false, scrollZoom: false };
+const CONFIG = { displayModeBar: false, responsive: false, staticPlot: false, scrollZoom: false };
 let waiting = null;
 let scheduled = false;
 
