@@ -69,6 +69,14 @@ def find_best(points: Sequence[SweepPoint]) -> Finding | None:
     return Finding(best, best.speed.median / plain.speed.median)
 
 
+def find_rivals(points: Sequence[SweepPoint]) -> tuple[int, ...]:
+    """The numbers of drafts whose fastest run is no slower than the slowest of the best one's: too close to call."""
+    if not points:
+        return ()
+    best = max(points, key=lambda point: point.speed.median)
+    return tuple(point.num_steps for point in points if point is not best and point.speed.high >= best.speed.low)
+
+
 def replies_differ(runs: Mapping[int, Sequence[Run]]) -> bool:
     """Whether any two finished greedy replies differ, so that the points are not of the same text."""
     replies = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend.events import Counters, Exactness, Request, Run, Sampling, Source, Token
 from backend.metrics import Spread
-from backend.sweep import SweepPoint, find_best, plan_sweep, replies_differ, summarise_points
+from backend.sweep import SweepPoint, find_best, find_rivals, plan_sweep, replies_differ, summarise_points
 from ui.sweep_charts import LivePoint, state_finding, sweep_length_chart, sweep_speed_chart
 
 
@@ -68,6 +68,13 @@ def test_one_draft_is_singular() -> None:
 def test_without_the_run_without_a_draft_nothing_is_found() -> None:
     assert find_best([point(1, 20), point(2, 30)]) is None
     assert find_best([point(0, 20)]) is None
+
+
+def test_points_whose_runs_overlap_with_the_best_are_too_close_to_call() -> None:
+    wide = SweepPoint(2, Spread(24, 21, 27, 3), 1.5)
+    assert find_rivals([SweepPoint(1, Spread(20, 19, 22, 3), 1.2), wide, point(0, 20)]) == (1,)
+    assert find_rivals([point(0, 20), point(1, 22)]) == ()
+    assert find_rivals([]) == ()
 
 
 def test_replies_of_other_tokens_are_noticed() -> None:

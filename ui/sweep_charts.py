@@ -40,7 +40,7 @@ def sweep_length_chart(points: Sequence[SweepPoint], live: LivePoint | None = No
     title = "Acceptance length τ by drafts a step"
     if ended and len(values) > 1:
         most = max(values)
-        title = f"τ reaches {format_length(values[most])} with {_count(most)} a step"
+        title = f"τ reaches {format_length(values[most])} with {count_drafts(most)} a step"
     return Chart(title, X_TITLE, "acceptance length τ", _draw("τ", values, "τ %{y:.2f}"), EMPTY, categories=True)
 
 
@@ -50,10 +50,11 @@ def state_finding(finding: Finding) -> str:
     if best.num_steps == 0:
         return f"No draft is fastest here: {format_speed(best.speed.median)} tokens/s"
     verb = "is" if best.num_steps == 1 else "are"
-    return f"{_count(best.num_steps)} a step {verb} fastest here: {format_ratio(finding.speedup)}"
+    return f"{count_drafts(best.num_steps)} a step {verb} fastest here: {format_ratio(finding.speedup)}"
 
 
-def _count(drafts: int) -> str:
+def count_drafts(drafts: int) -> str:
+    """`1 draft`, `2 drafts`."""
     return f"{drafts} draft" if drafts == 1 else f"{drafts} drafts"
 
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import gradio as gr
 
+from backend.sweep import find_rivals
 from ui.charts import LensChart
 from ui.compare_run import Phase
 from ui.engines import Engines
 from ui.limits import MAX_PROMPT_CHARACTERS, MAX_SYSTEM_CHARACTERS
 from ui.live_runs import LiveRuns
 from ui.markdown import escape_markup
-from ui.sweep_charts import sweep_length_chart, sweep_speed_chart
+from ui.sweep_charts import count_drafts, sweep_length_chart, sweep_speed_chart
 from ui.sweep_run import Sweep, SweepSettings
 
 INTERVAL = 0.2  # seconds between two redraws
 KEPT = 16  # sweeps that can still be stopped
 DEFAULT_TOKENS = 96
+DEFAULT_REPEATS = 2
 MOST_REPEATS = 5
 HINT = "The same greedy reply with 0, 1, 2, … drafts a verify step, one run after the other; 0 is without the draft."
 NOT_EMBEDDED = "Only the embedded engine takes a number of drafts with each request."
@@ -74,7 +76,13 @@ def _lay_out() -> SweepPanel:
         with gr.Row():
             max_tokens = gr.Slider(16, 512, DEFAULT_TOKENS, step=16, label="Tokens per run")
             repeats = gr.Slider(
-                1, MOST_REPEATS, 1, step=1, elem_id="sweep-repeats", label="Repeats", info="More than one: medians."
+                1,
+                MOST_REPEATS,
+                DEFAULT_REPEATS,
+                step=1,
+                elem_id="sweep-repeats",
+                label="Repeats",
+                info="Up and back again; medians are shown.",
             )
         with gr.Row(elem_classes="lens-tools"):
             go = gr.Button("Sweep", variant="primary", elem_id="sweep-go", min_width=112)
@@ -165,7 +173,7 @@ def _find_refusal(prompt: str, system: str) -> str:
 
 
 def _say_progress(sweep: Sweep) -> str:
-    running = "" if sweep.live is None else f": {sweep.live.num_steps} drafts a step"
+    running = "" if sweep.live is None else f": {count_drafts(sweep.live.num_steps)} a step"
     said = {
         Phase.WAITING: "Another measurement is running; this one starts after it.",
         Phase.ASKING: "Turning the prompt into tokens.",
@@ -173,6 +181,13 @@ def _say_progress(sweep: Sweep) -> str:
         Phase.RUNNING: f"Run {min(sweep.done + 1, sweep.total)} of {sweep.total}{running}.",
         Phase.STOPPED: "Stopped. Finished runs are kept.",
         Phase.FAILED: sweep.problem,
-        Phase.DONE: f"Done: {sweep.total} runs, one at a time, warm-up not counted.",
+        Phase.DONE: f"Done: {sweep.total} runs, one at a time, warm-up not counted.{_say_rivals(sweep)}",
     }[sweep.phase]
     return " ".join((said, *sweep.warnings))
+
+
+def _say_rivals(sweep: Sweep) -> str:
+    rivals = find_rivals(sweep.points)
+    if not rivals:
+        return ""
+    return f" The best is too close to call against {', '.join(map(str, rivals))}: more repeats would tell."

@@ -116,6 +116,7 @@ class Sweep:
             if self._stopping:
                 break
             await flush_cache(self.lane)
+            self.live = LivePoint(num_steps, None, None)
             run = await self._stream(replace(request, sampling=self._settings.sampling(num_steps)), counted=True)
             if not self._stopping:
                 self._runs.setdefault(num_steps, []).append(run)
