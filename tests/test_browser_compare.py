@@ -309,6 +309,17 @@ def test_stop_stops_both_engines_and_keeps_the_text(page: Page, duel: Duel) -> N
 
 
 @pytest.mark.heavy
+def test_a_refusal_leaves_the_buttons_and_what_is_shown_as_they_were(page: Page, duel: Duel) -> None:
+    open_compare(page, duel.url)
+    page.locator("#compare-go").click()
+    expect(page.locator("#compare-notice")).to_contain_text("Write a prompt first")
+    page.wait_for_timeout(1500)
+    expect(page.locator("#compare-go")).to_have_text("Compare")
+    expect(page.locator("#compare-stop")).to_have_text("Stop")
+    expect(page.locator("#compare-left")).to_contain_text("EAGLE-3")
+
+
+@pytest.mark.heavy
 def test_an_example_fills_in_the_prompt_its_mode_and_its_limit(page: Page, duel: Duel) -> None:
     open_compare(page, duel.url)
     page.locator("#compare-presets").get_by_text("Small function").click()

@@ -37,7 +37,7 @@ def build_baseline_card(tab: gr.Tab, kept: KeptBaselines, launch: PairLaunch) ->
     names = [preset.name for preset in load_presets()]
     turn = BaselineTurn(kept, launch.plan.api_key)
     with gr.Group(elem_id="backend-measure"):
-        gr.Markdown(ABOUT, elem_classes="lens-progress")
+        gr.Markdown(ABOUT, padding=True)
         chosen = gr.CheckboxGroup(names, value=names, label="Prompts of the Compare tab", elem_id="backend-presets")
         mode = gr.Radio(list(load_modes()), value=next(iter(load_modes())), label="Mode of your own prompt")
         own = gr.Textbox(

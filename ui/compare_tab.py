@@ -44,7 +44,6 @@ from ui.modes import load_modes
 from ui.photo_finish import Finish
 from ui.presets import Preset, load_presets
 from ui.save_recording import write_recording
-from ui.token_stream import StreamView
 
 BOARD_INTERVAL = 0.1  # seconds between two redraws of numbers and charts
 
@@ -127,10 +126,11 @@ class CompareEvents:
     def _refuse(self, problem: str) -> Updates:
         return {self._tab.current: "", self._tab.notice: gr.Markdown(escape_markup(problem), visible=True)}
 
-    async def watch(self, name: str, *, side: int) -> AsyncGenerator[StreamView, None]:
-        """The panel of one lane, whatever the other does."""
+    async def watch(self, name: str, *, side: int) -> AsyncGenerator[Any, None]:
+        """The panel of one lane as `StreamView`s, whatever the other does."""
         comparison = self._comparisons.get(name)
         if comparison is None:
+            yield gr.skip()  # a generator that yields nothing would clear what is shown
             return
         async with aclosing(comparison.watch(side)) as views:
             async for view in views:
@@ -140,6 +140,7 @@ class CompareEvents:
         """Carry the comparison out; yields everything but the two panels. Closing this generator aborts it."""
         comparison = self._comparisons.get(name)
         if comparison is None:
+            yield {self._tab.notice: gr.skip()}
             return
         task = asyncio.create_task(comparison.run(self._live_runs.alone))
         shown: object = None
