@@ -6,8 +6,12 @@ import pytest
 
 from backend.bench.engine import acceptance_length, measure
 from backend.bench.questions import BUILT_IN
+from backend.embedded.config import SMOLLM2_135M
+from backend.embedded.gguf_file import GgufFile
 from backend.embedded.linear import Dtype
 from backend.embedded.loading import load_engine
+from backend.embedded.model_files import cache_folder, find_gguf
+from backend.embedded.tuning import MOST_TUNED_STEPS, runnable_dtypes
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
@@ -24,3 +28,14 @@ def test_greedy_tokens_with_the_draft_are_those_without_it(dtype: Dtype) -> None
     length = acceptance_length(pairs)
     assert length is not None
     assert length > LEAST_ACCEPTANCE_LENGTH
+
+
+def test_the_built_in_targets_shape_is_known_before_its_file_is_read() -> None:
+    assert GgufFile(find_gguf(None, cache_folder(), lambda _message, _fraction: None)).read_config() == SMOLLM2_135M
+
+
+def test_dtype_threads_and_drafts_a_step_are_measured_where_none_is_given() -> None:
+    engine = load_engine()
+    assert engine.dtype in runnable_dtypes()
+    assert engine.threads >= 1
+    assert 1 <= engine.num_steps <= MOST_TUNED_STEPS
