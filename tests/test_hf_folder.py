@@ -11,8 +11,9 @@ from torch import Tensor
 
 from backend.embedded import hf_folder
 from backend.embedded.linear import Dtype
+from backend.embedded.loading import load_engine
 from backend.embedded.target import build_target
-from tests.tiny_folders import END_OF_TEXT, FAMILIES, VOCAB, Family, make_target, write_target
+from tests.tiny_folders import END_OF_TEXT, FAMILIES, VOCAB, Family, make_target, write_draft, write_target
 
 pytest.importorskip("transformers")
 
@@ -106,3 +107,23 @@ def test_tokenizer_template_and_end_come_with_the_folder(tmp_path: Path) -> None
     assert text.tokenizer.encode("w3 w5").ids == [3, 5]
     assert "message['content']" in text.chat_template
     assert text.eos_ids == (END_OF_TEXT,)
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [("tokenizer.json", "lacks tokenizer.json"), ("tokenizer_config.json", "lacks tokenizer_config.json")],
+)
+def test_a_folder_that_cannot_speak_is_refused_before_its_weights(tmp_path: Path, lost: str, said: str) -> None:
+    model = make_target("llama")
+    target, draft = write_target(tmp_path / "target", model), write_draft(tmp_path / "draft", model)
+    (target / lost).unlink()
+    (target / "model.safetensors").write_bytes(b"broken: opening this would raise something else")
+    with pytest.raises(FileNotFoundError, match=said):
+        load_engine(target=target, draft=draft, dtype="fp32", threads=1)
+
+
+def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    target = write_target(tmp_path, make_target("llama"))
+    (target / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="no chat template; give an instruction-tuned model"):
+        hf_folder.read_text(target)
