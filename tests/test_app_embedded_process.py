@@ -87,6 +87,34 @@ def test_the_engine_does_not_outlive_an_app_that_is_killed() -> None:
     wait_for(lambda: not is_running(child))
 
 
+def test_what_is_fetched_first_is_told_and_becomes_arguments() -> None:
+    seen: list[EngineStage] = []
+
+    def fetch(report: Callable[[EngineStage], None]) -> list[str]:
+        report(EngineStage("loading", "Downloading", 0.5))
+        seen.append(process.stage)
+        return ["--max-running", "0"]  # an argument that the engine refuses by name
+
+    process = EmbeddedProcess(ANY_PORTS, COMMAND, prepare=fetch)
+    process.start()
+    wait_for(lambda: process.stage.name == "failed")
+    assert seen == [EngineStage("loading", "Downloading", 0.5)]
+    assert "--max-running must be at least 1" in process.stage.message
+    process.stop()
+
+
+def test_a_download_that_fails_is_told_and_no_engine_is_started() -> None:
+    def fetch(_report: Callable[[EngineStage], None]) -> list[str]:
+        raise RuntimeError("acme/model is gated: accept its terms.")
+
+    process = EmbeddedProcess(ANY_PORTS, COMMAND, prepare=fetch)
+    process.start()
+    wait_for(lambda: process.stage.name == "failed")
+    assert process.stage.message == "acme/model is gated: accept its terms."
+    assert process.pid is None
+    process.stop()
+
+
 def test_what_is_no_stage_is_ignored() -> None:
     assert read_stage("hello") is None
     assert read_stage("[1]") is None
