@@ -92,15 +92,15 @@ def test_what_is_fetched_first_is_told_and_becomes_arguments() -> None:
 
     def fetch(report: Callable[[EngineStage], None]) -> list[str]:
         report(EngineStage("loading", "Downloading", 0.5))
-        seen.append(process.stage)
+        seen.append(made.stage)
         return ["--max-running", "0"]  # an argument that the engine refuses by name
 
-    process = EmbeddedProcess(ANY_PORTS, COMMAND, prepare=fetch)
-    process.start()
-    wait_for(lambda: process.stage.name == "failed")
+    made: EmbeddedProcess = EmbeddedProcess(ANY_PORTS, COMMAND, prepare=fetch)
+    made.start()
+    wait_for(lambda: made.stage.name == "failed")
     assert seen == [EngineStage("loading", "Downloading", 0.5)]
-    assert "--max-running must be at least 1" in process.stage.message
-    process.stop()
+    assert "--max-running must be at least 1" in made.stage.message
+    made.stop()
 
 
 def test_a_download_that_fails_is_told_and_no_engine_is_started() -> None:
