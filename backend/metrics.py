@@ -124,13 +124,15 @@ def accepted_per_step(tokens: Sequence[Token]) -> tuple[int, ...] | None:
 
     Drafts cut behind the stop do not count here; the engine's histogram counts them.
     """
-    if any(token.source is Source.UNCERTAIN or token.step is None for token in tokens):
-        return None
-    steps = max((token.step or 0 for token in tokens), default=0)
-    kept = [0] * steps
+    kept: list[int] = []
     for token in tokens:
-        if token.source is Source.DRAFT and token.step:
-            kept[token.step - 1] += 1
+        step = token.step
+        if step is None or token.source is Source.UNCERTAIN:
+            return None
+        if step > len(kept):
+            kept.extend([0] * (step - len(kept)))
+        if step and token.source is Source.DRAFT:
+            kept[step - 1] += 1
     return tuple(kept) if kept else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import gradio as gr
@@ -219,4 +219,6 @@ class LensChart(gr.HTML):
     def postprocess(self, value: Chart | None) -> str | None:  # type: ignore[override]
         if value is None:
             return None
-        return json.dumps({**asdict(value), "description": value.description})
+        # asdict would copy every point.
+        series = [vars(series) for series in value.series]
+        return json.dumps({**vars(value), "series": series, "description": value.description})

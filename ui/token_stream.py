@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import gradio as gr
@@ -62,9 +63,9 @@ def encode_update(view: StreamView, window: int | None = WINDOW) -> str:
     first = 0 if window is None else max(0, total - window)
     shown = view.tokens[first:]
     exactness_text, exactness_tip = BADGES[view.exactness]
-    counts = Counter(token.source.value for token in view.tokens)
+    counts = Counter(map(attrgetter("source"), view.tokens))
     if view.exactness is Exactness.PARTIAL:
-        exactness_text = f"{counts['uncertain']} labels uncertain"
+        exactness_text = f"{counts[Source.UNCERTAIN]} labels uncertain"
     update = {
         "run": view.run,
         "title": view.title,
@@ -88,10 +89,12 @@ def _row(token: Token) -> list[object]:
 def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
     """`[step, accepted, ids, texts]` of each step from token `first_index` on whose drafts the engine told."""
     rows: list[list[object]] = []
-    index = 0
-    for chunk in view.chunks:
-        begin, index = index, index + len(chunk.ids)
-        if chunk.proposed is None or not chunk.ids or begin < first_index or begin >= len(view.tokens):
+    begin = sum(len(chunk.ids) for chunk in view.chunks)
+    for chunk in reversed(view.chunks):  # most of a long reply lies before the window
+        begin -= len(chunk.ids)
+        if begin < first_index:
+            break
+        if chunk.proposed is None or not chunk.ids or begin >= len(view.tokens):
             continue
         step = view.tokens[begin].step
         if step is None:
@@ -105,7 +108,7 @@ def _proposals(view: StreamView, first_index: int) -> list[list[object]]:
                 [find_word(view.vocabulary, draft) for draft in chunk.proposed],
             ]
         )
-    return rows
+    return rows[::-1]
 
 
 def find_word(vocabulary: Vocabulary, token: int) -> str | None:
