@@ -209,3 +209,17 @@ def test_retry_asks_again_edit_takes_the_prompt_back_and_clear_empties(page: Pag
     page.locator("#chat-clear").click()
     expect(page.locator("#chat-window")).not_to_contain_text("w20 w21")
     expect(page.locator("#chat-tokens .tokens .token")).to_have_count(0)
+
+
+@pytest.mark.heavy
+def test_on_a_phone_the_buttons_share_a_line_and_nothing_reaches_over_the_edge(page: Page, chain_app: ChainApp) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    open_app(page, chain_app.url)
+    ask(page, "w9 w10")
+    wait_for_reply(page)
+    read = "(ids) => ids.map((id) => Math.round(document.getElementById(id).getBoundingClientRect().top))"
+    assert len(set(page.evaluate(read, ["chat-send", "chat-stop"]))) == 1
+    page.get_by_role("tab", name="Compare").click()
+    page.locator("#compare-left .tokens").wait_for()
+    assert len(set(page.evaluate(read, ["compare-go", "compare-stop"]))) == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

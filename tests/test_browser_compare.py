@@ -327,6 +327,7 @@ def test_an_example_fills_in_the_prompt_its_mode_and_its_limit(page: Page, duel:
         "Write a Python function that returns the n-th Fibonacci number, with a docstring and an example."
     )
     expect(page.locator("#compare-mode input:checked")).to_have_value("Code")
+    expect(page.locator("#compare-progress")).to_contain_text("its own names")
 
 
 @pytest.mark.heavy

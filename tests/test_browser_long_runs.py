@@ -57,7 +57,7 @@ def read_notes(page: Page, panel: str) -> dict[str, Any]:
 
 def find_pace(notes: dict[str, Any]) -> float:
     """Seconds between two updates of the page, in the middle."""
-    times = notes["times"]
+    times: list[float] = notes["times"]
     return median(later - earlier for earlier, later in pairwise(times))
 
 
