@@ -457,8 +457,10 @@ def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[A
     sent = gr.on([tab.send.click, tab.prompt.submit], **ask)
     again = tab.retry.click(take_back, tab.session, [tab.session, tab.prompt], **HIDDEN).then(**ask)
 
-    def settle(session: ChatSession, prompt: str, view: str) -> Updates:
-        kept, text = give_back_unanswered(session, prompt)
+    def settle(session: ChatSession, prompt: str, view: str, current: str) -> Updates:
+        live = live_runs.get(current)
+        has_begun = live is not None and bool(live.view.tokens)  # an engine that was too slow to stop in order
+        kept, text = (session, prompt) if has_begun else give_back_unanswered(session, prompt)
         shown: Updates = {tab.send: gr.Button(interactive=True), tab.stop: gr.Button(interactive=False)}
         if kept is not session:
             shown |= {
@@ -472,7 +474,7 @@ def _wire_replies(tab: ChatTab, engines: Engines, live_runs: LiveRuns) -> list[A
 
     tab.stop.click(stop, tab.current, None, concurrency_limit=None, **HIDDEN).then(
         settle,
-        [tab.session, tab.prompt, tab.view],
+        [tab.session, tab.prompt, tab.view, tab.current],
         [tab.send, tab.stop, tab.session, tab.prompt, tab.stored_turns, tab.window, tab.tokens],
         cancels=[sent, again],
         **HIDDEN,
