@@ -30,7 +30,8 @@ def render_head(state: EngineState, share: ShareState) -> str:
 
 
 def _lane_chip(lane: Lane) -> str:
-    drafts = f"{lane.num_steps} drafts per step" if lane.num_steps else "no draft"
+    count = "1 draft" if lane.num_steps == 1 else f"{lane.num_steps} drafts"
+    drafts = f"{count} per step" if lane.num_steps else "no draft"
     how = drafts if lane.tells_speculation else "speculation unknown"
     text = f"{lane.label} · {lane.model} · {how} · "
     return f'<span class="chip" data-tone="good">{escape(text)}<b>ready</b></span>'
