@@ -204,15 +204,26 @@ def test_a_waiting_request_can_be_aborted() -> None:
         assert output.ids == () and output.completion_tokens == 0
 
 
-def test_an_abort_by_prefix_stays_at_its_address() -> None:
+def test_an_abort_by_id_takes_along_what_begins_so_at_its_address_only() -> None:
     gate = Gate()
     with serving(ClosedFormEngine(before_step=gate)) as scheduler:
-        _, eagle = submit(scheduler, make_job("chat-1", tokens=3))
+        _, named = submit(scheduler, make_job("chat", tokens=3))
+        _, begun = submit(scheduler, make_job("chat-1", tokens=3))
         _, baseline = submit(scheduler, make_job("chat-2", tokens=3, speculative=False, num_steps=0))
-        scheduler.abort_matching("chat", speculative=True)
+        scheduler.abort_named("chat", speculative=True)
         gate.open()
-        finishes = [inbox.take_all()[-1].finish for inbox in (eagle, baseline)]
-    assert [finish.kind for finish in finishes if finish] == ["abort", "length"]
+        finishes = [inbox.take_all()[-1].finish for inbox in (named, begun, baseline)]
+    assert [finish.kind for finish in finishes if finish] == ["abort", "abort", "length"]
+
+
+def test_an_abort_by_an_unknown_id_ends_nothing() -> None:
+    gate = Gate()
+    with serving(ClosedFormEngine(before_step=gate)) as scheduler:
+        _, inbox = submit(scheduler, make_job("chat-1", tokens=3))
+        scheduler.abort_named("chat", speculative=True)
+        gate.open()
+        finish = inbox.take_all()[-1].finish
+    assert finish is not None and finish.kind == "length"
 
 
 def test_more_requests_than_may_wait_are_turned_away() -> None:

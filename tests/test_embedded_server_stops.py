@@ -97,9 +97,9 @@ def test_an_abort_by_id_ends_the_stream_with_its_counters() -> None:
     with serving() as server, httpx.stream("POST", server.eagle.url + "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         sizes = [len(read_event(lines)["choices"][0]["token_ids"])]
-        assert httpx.post(server.baseline.url + "/abort_request", json={"rid": "chat"}).status_code == 200
+        assert httpx.post(server.baseline.url + "/abort_request", json={"rid": "chat-1"}).status_code == 200
         sizes.append(len(read_event(lines)["choices"][0]["token_ids"]))
-        assert httpx.post(server.eagle.url + "/abort_request", json={"rid": "chat"}).status_code == 200
+        assert httpx.post(server.eagle.url + "/abort_request", json={"rid": "chat-1"}).status_code == 200
         events = [json.loads(line.removeprefix("data: ")) for line in lines if line and line != "data: [DONE]"]
         chunks = [event["choices"][0] for event in events if event["choices"]]
         assert chunks[-1]["finish_reason"] == "abort"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,15 +175,28 @@ def test_the_load_goes_by_sglangs_names(chain_eagle3_server: str, embedded: Embe
     assert set(own["loads"][0]) <= set(real["loads"][0]) | {"speculative"}
 
 
-def abort_after_first_event(url: str, path: str, body: Json) -> Any:
-    """The event that ends a stream which was aborted by its id."""
-    body = {**body, "stream": True, "rid": "to-abort"}
-    with httpx.stream("POST", url + path, json=body, timeout=WAIT) as response:
+def abort_once_it_streams(url: str, path: str, body: Json, *, named: str | None = None) -> Any:
+    """The event that ends a stream after an abort of the id `named`, by default its own.
+
+    The id is new each time: SGLang aborts the id of a finished stream again two seconds later.
+    """
+    rid = uuid.uuid4().hex
+    with (
+        httpx.Client(timeout=WAIT) as client,
+        client.stream("POST", url + path, json={**body, "stream": True, "rid": rid}) as response,
+    ):
         lines = response.iter_lines()
-        next(lines)
-        httpx.post(url + "/abort_request", json={"rid": "to-"}, timeout=WAIT).raise_for_status()
-        events = split_events("\n".join(lines))
+        first = next(lines)
+        client.post(url + "/abort_request", json={"rid": named or rid}).raise_for_status()
+        events = split_events("\n".join((first, *lines)))
     return [event for event in events if event != "[DONE]"][-1]
+
+
+@pytest.fixture(scope="module")
+def unhurried() -> Iterator[EmbeddedServer]:
+    """Slow enough for an abort to arrive before the last token, however busy the machine is."""
+    with EmbeddedServer.bind(ClosedFormEngine(before_step=lambda: time.sleep(0.01))) as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -192,9 +207,9 @@ def abort_after_first_event(url: str, path: str, body: Json) -> Any:
     ],
 )
 def test_an_abort_ends_a_stream_like_sglangs(
-    chain_eagle3_server: str, embedded: EmbeddedServer, path: str, body: Json
+    chain_eagle3_server: str, unhurried: EmbeddedServer, path: str, body: Json
 ) -> None:
-    own, real = (abort_after_first_event(url, path, body) for url in (embedded.eagle.url, chain_eagle3_server))
+    own, real = (abort_once_it_streams(url, path, body) for url in (unhurried.eagle.url, chain_eagle3_server))
     if path == "/generate":
         assert list(own["meta_info"]) == list(real["meta_info"])
         assert own["meta_info"]["finish_reason"] == real["meta_info"]["finish_reason"]
@@ -202,3 +217,9 @@ def test_an_abort_ends_a_stream_like_sglangs(
         own_choice, real_choice = own["choices"][0], real["choices"][0]
         assert own_choice["finish_reason"] == real_choice["finish_reason"] == "abort"
         assert set(own_choice) - {"eaglelens"} == set(real_choice)
+
+
+def test_an_abort_of_an_unknown_id_ends_nothing(chain_eagle3_server: str, unhurried: EmbeddedServer) -> None:
+    for url in (unhurried.eagle.url, chain_eagle3_server):
+        last = abort_once_it_streams(url, "/v1/completions", {**STREAM, "prompt": [9], "max_tokens": 400}, named="0x")
+        assert last["choices"][0]["finish_reason"] == "length"

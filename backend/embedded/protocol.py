@@ -338,7 +338,7 @@ class DetokenizeRequest(BaseModel):
 
 
 class AbortRequest(BaseModel):
-    """Body of /abort_request. `rid` matches every request whose id starts with it."""
+    """Body of /abort_request. `rid` is the id of a request, or of several: those that begin with it end too."""
 
     rid: str | None = None
     abort_all: bool = False

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -238,13 +238,28 @@ class Scheduler:
             reply.aborted = True
             self._changed.notify()
 
-    def abort_matching(self, rid_prefix: str, *, speculative: bool) -> None:
-        """Ends the replies of one address whose id starts with `rid_prefix`."""
+    def abort_named(self, rid: str, *, speculative: bool) -> None:
+        """Ends the reply of one address that is called `rid`, and those whose ids begin so; unknown ids end nothing.
+
+        As SGLang 0.5.23 does (`TokenizerManager.abort_request`, then `Scheduler.abort_request`).
+        """
         with self._changed:
-            for reply in (*self._running, *self._waiting):
-                if reply.job.speculative == speculative and reply.job.rid.startswith(rid_prefix):
-                    reply.aborted = True
-            self._changed.notify()
+            replies = self._replies_of(speculative)
+            if any(reply.job.rid == rid for reply in replies):
+                self._mark_aborted(reply for reply in replies if reply.job.rid.startswith(rid))
+
+    def abort_all(self, *, speculative: bool) -> None:
+        """Ends every reply of one address."""
+        with self._changed:
+            self._mark_aborted(self._replies_of(speculative))
+
+    def _replies_of(self, speculative: bool) -> list[Reply]:
+        return [reply for reply in (*self._running, *self._waiting) if reply.job.speculative == speculative]
+
+    def _mark_aborted(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            reply.aborted = True
+        self._changed.notify()
 
     def flush_cache(self, timeout: float) -> Future[bool]:
         """Forgets the cached prefixes once nothing runs or waits; False where that is not so within `timeout` s."""

@@ -425,11 +425,12 @@ class Surface:
         return Response("Flush cache failed: requests are running or waiting.\n", status_code=400)
 
     async def abort_request(self, request: Request) -> Response:
-        """POST /abort_request: every request of this address whose id starts with `rid`, or all of them."""
+        """POST /abort_request: the request of this address called `rid`, or all of them."""
         body = parse_body(AbortRequest, await _read_body(request))
-        prefix = "" if body.abort_all else body.rid
-        if prefix or body.abort_all:
-            self._scheduler.abort_matching(prefix or "", speculative=self.address.speculative)
+        if body.abort_all:
+            self._scheduler.abort_all(speculative=self.address.speculative)
+        elif body.rid:
+            self._scheduler.abort_named(body.rid, speculative=self.address.speculative)
         return Response()
 
     async def loads(self, _request: Request) -> Response:

@@ -40,6 +40,7 @@ class Recipe:
     warmup_updates: int = 20
     final_lr: float = 0.05  # of the peak, at the end of the cosine
     averaging: float = 0.97  # of the exponential moving average that is measured and exported
+    bfloat16: bool = False  # multiply in bfloat16, keep the weights in float32
     held_out_shards: int = 2
     seed: int = 0
 
@@ -235,7 +236,8 @@ class Trainer:
     def _update(self, batch: list[TappedConversation]) -> Progress:
         recipe = self._recipe
         self._set_learning_rates()
-        results = self._head.unroll(batch, recipe.unrolled_steps)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            results = self._head.unroll(batch, recipe.unrolled_steps)
         weights = [recipe.step_decay**step for step in range(len(results))]
         loss = torch.stack([w * r.loss for w, r in zip(weights, results, strict=True)]).sum() / sum(weights)
         loss.backward()  # type: ignore[no-untyped-call]
