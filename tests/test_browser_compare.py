@@ -168,6 +168,7 @@ def test_the_photo_finish_replays_both_from_zero_at_true_pace(page: Page, duel: 
 
 @pytest.mark.heavy
 def test_the_photo_finish_can_be_paused_moved_and_played_again(page: Page, duel: Duel) -> None:
+    duel.baseline.script = replace(PLAIN_SCRIPT, interval=0.25)  # long enough to be paused on a busy machine
     open_compare(page, duel.url)
     compare(page)
     wait_for_verdict(page)

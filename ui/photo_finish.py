@@ -23,8 +23,11 @@ class Finish:
 
     @property
     def seconds(self) -> float:
-        """How long it takes, to the last token of the slower run."""
-        return max((run.tokens[-1].arrived for run in self.runs.values() if run.tokens), default=0.0)
+        """How long it takes, to the last token of the slower run, in the four digits that the panels know.
+
+        A slider drops the last digits of a float, and could then never be drawn to its end.
+        """
+        return round(max((run.tokens[-1].arrived for run in self.runs.values() if run.tokens), default=0.0), 4)
 
 
 class PhotoFinish(gr.HTML):
