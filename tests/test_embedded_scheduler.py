@@ -277,6 +277,15 @@ def test_the_cache_is_flushed_when_idle_and_not_while_a_reply_runs() -> None:
         assert inbox.take_all()[-1].cached_tokens == 0
 
 
+def test_a_flush_starts_the_totals_of_its_own_address_anew() -> None:
+    with serving(ClosedFormEngine()) as scheduler:
+        _, inbox = submit(scheduler, make_job("a", tokens=9))
+        inbox.take_all()
+        for asked, is_kept in ((False, True), (True, False)):
+            assert scheduler.flush_cache(WAIT, speculative=asked).result(WAIT) is True
+            assert (scheduler.load(speculative=True).counters.verify_steps > 0) is is_kept
+
+
 def test_a_flush_that_may_wait_is_done_once_the_reply_has_ended() -> None:
     gate = Gate()
     with serving(ClosedFormEngine(before_step=gate)) as scheduler:

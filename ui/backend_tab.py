@@ -62,7 +62,11 @@ def build_backend_tab(
         reports = await read_reports(engines, live_runs, launch)
         texts = tuple(show(report) for report in reports for show in (render_report, show_launch, show_log))
         same = shown if len(shown) == len(texts) else (None,) * len(texts)
-        return [*(gr.skip() if text == old else text for text, old in zip(texts, same, strict=True)), texts]
+        updates = (
+            gr.skip() if text == old else gr.update(value=text, visible=bool(text))
+            for text, old in zip(texts, same, strict=True)
+        )
+        return [*updates, texts]
 
     def open_to(request: gr.Request) -> tuple[Any, Any]:
         if not is_local(request):
@@ -119,7 +123,11 @@ def _lay_out_lane(name: str, launched: bool) -> _LanePart:
         return _LanePart(
             card=gr.HTML(elem_id=f"backend-{name}", apply_default_css=False),
             command=gr.Code(
-                label="Launch command", language="shell", interactive=False, elem_id=f"backend-{name}-command"
+                label="Launch command",
+                language="shell",
+                interactive=False,
+                visible=False,
+                elem_id=f"backend-{name}-command",
             ),
             log=gr.Textbox(
                 label="End of the log",

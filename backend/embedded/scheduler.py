@@ -181,6 +181,7 @@ class Flush:
 
     deadline: float
     done: Future[bool]
+    speculative: bool  # the address that was asked
 
 
 class Scheduler:
@@ -261,9 +262,12 @@ class Scheduler:
             reply.aborted = True
         self._changed.notify()
 
-    def flush_cache(self, timeout: float) -> Future[bool]:
-        """Forgets the cached prefixes once nothing runs or waits; False where that is not so within `timeout` s."""
-        flush = Flush(time.monotonic() + timeout, Future())
+    def flush_cache(self, timeout: float, *, speculative: bool = True) -> Future[bool]:
+        """Forgets the cached prefixes once nothing runs or waits; False where that is not so within `timeout` s.
+
+        The totals of the address that was asked start anew, those of the other stay.
+        """
+        flush = Flush(time.monotonic() + timeout, Future(), speculative)
         with self._changed:
             self._flushes.append(flush)
             self._changed.notify()
@@ -375,7 +379,8 @@ class Scheduler:
         if due and is_idle:
             self._engine.flush_cache()
             with self._changed:
-                self._counters = {True: SpecCounters(), False: SpecCounters()}
+                for flush in due:
+                    self._counters[flush.speculative] = SpecCounters()
         for flush in due:
             flush.done.set_result(is_idle)
 

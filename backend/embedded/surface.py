@@ -420,7 +420,7 @@ class Surface:
             raise RequestError(f"timeout must be a number of seconds, got {text!r}.") from None
         if not 0 <= timeout <= 600:
             raise RequestError(f"timeout must be between 0 and 600 seconds, got {text}.")
-        if await asyncio.wrap_future(self._scheduler.flush_cache(timeout)):
+        if await asyncio.wrap_future(self._scheduler.flush_cache(timeout, speculative=self.address.speculative)):
             return Response("Cache flushed.\n")
         return Response("Flush cache failed: requests are running or waiting.\n", status_code=400)
 
