@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,15 +21,8 @@ class KVCache:
     def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int) -> None:
         padded = -(-capacity // BLOCK) * BLOCK
         self.capacity = capacity
-        # Zeroed: padded positions are masked, but a stray NaN there would survive the mask.
-        self.keys = torch.zeros(num_layers, num_kv_heads, padded, head_dim).unbind()
-        self.values = torch.zeros(num_layers, num_kv_heads, padded, head_dim).unbind()
-
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Store rows from position `start` on. keys, values: [rows, kv_heads, dim]"""
-        end = start + keys.shape[0]
-        self.keys[layer][:, start:end] = keys.transpose(0, 1)
-        self.values[layer][:, start:end] = values.transpose(0, 1)
+        # Keys in front of values. Zeroed: padded positions are masked, but a stray NaN there would survive the mask.
+        self.stored = torch.zeros(num_layers, 2 * num_kv_heads, padded, head_dim)
 
 
 class RowAttention:
@@ -39,32 +34,45 @@ class RowAttention:
     """
 
     def __init__(self, cache: KVCache, start: int, rows: int) -> None:
-        """The rows stand at positions start, start + 1, ..."""
-        self._cache = cache
-        self._start = start
-        self._groups: list[tuple[slice, int, Tensor]] = []
+        """The rows stand at positions start, start + 1, ... Every view is made here, for all layers at once."""
+        _, keys_and_values, _, dim = cache.stored.shape
+        self._grouping = (rows, keys_and_values // 2, -1, dim)
+        # One view per layer: [rows, 2 * kv_heads, dim]
+        self._own = cache.stored[:, :, start : start + rows].transpose(1, 2).unbind()
+        self._groups: list[_Group] = []
         first = 0
         while first < rows:
             span = (start + first) // BLOCK * BLOCK + BLOCK
             last = min(rows, span - start)
             mask = mask_after(torch.arange(start + first, start + last), span)
-            self._groups.append((slice(first, last), span, mask))
+            seen = cache.stored[:, None, :, :span].expand(-1, last - first, -1, -1, -1)
+            keys, values = seen.chunk(2, dim=2)
+            self._groups.append(_Group(slice(first, last), keys.unbind(), values.unbind(), mask))
             first = last
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """queries: [rows, heads, dim]; keys, values: [rows, kv_heads, dim] -> [rows, heads * dim] float32"""
-        self._cache.write(layer, self._start, keys, values)
-        rows, heads, dim = queries.shape
-        kv_heads = keys.shape[1]
-        grouped = queries.view(rows, kv_heads, heads // kv_heads, dim)
-        outputs = []
-        for group, span, mask in self._groups:
-            count = group.stop - group.start
-            seen_keys = self._cache.keys[layer][:, :span].expand(count, -1, -1, -1)  # [group, kv_heads, span, dim]
-            seen_values = self._cache.values[layer][:, :span].expand(count, -1, -1, -1)
-            outputs.append(F.scaled_dot_product_attention(grouped[group], seen_keys, seen_values, attn_mask=mask))
-        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return joined.reshape(rows, heads * dim)
+    def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor) -> Tensor:
+        """queries: [rows, heads, dim]; keys_and_values: [rows, 2 * kv_heads, dim] -> [rows, heads * dim] float32"""
+        self._own[layer].copy_(keys_and_values)
+        grouped = queries.view(self._grouping)  # [rows, kv_heads, group, dim]
+        if len(self._groups) == 1:
+            attended = self._groups[0].attend(layer, grouped)
+        else:
+            attended = torch.cat([group.attend(layer, grouped[group.rows]) for group in self._groups])
+        return attended.reshape(len(queries), -1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that see the same span. keys, values: per layer [rows, kv_heads, span, dim]; mask: [rows, 1, 1, span]"""
+
+    rows: slice
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    mask: Tensor
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """[rows, kv_heads, group, dim] -> the same"""
+        return F.scaled_dot_product_attention(queries, self.keys[layer], self.values[layer], attn_mask=self.mask)
 
 
 def mask_after(positions: Tensor, span: int) -> Tensor:

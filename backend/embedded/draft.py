@@ -105,8 +105,8 @@ class Draft:
         config = self.config
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim).float()  # [rows, heads + 2 * kv_heads, dim]
         rotate_(heads[:, : config.num_heads + config.num_kv_heads], rotations)
-        queries, keys, values = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        return layer.output(attend(index, queries, keys, values).to(self.activation))
+        queries, keys_and_values = heads.split_with_sizes([config.num_heads, 2 * config.num_kv_heads], dim=1)
+        return layer.output(attend(index, queries, keys_and_values).to(self.activation))
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self.config.rms_norm_eps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Literal
 
 import torch
@@ -107,7 +108,9 @@ class W8A8Linear(Linear):
             warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
             weight = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
         self._packed = torch.ops.quantized.linear_prepack(weight, None)
-        self._multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        # The operator itself: its Python wrapper searches the packed weight for fakes at every call.
+        self._multiply = getattr(multiply, "_op", multiply)
 
     def __call__(self, x: Tensor) -> Tensor:
         largest = largest_of_rows(x)
@@ -118,8 +121,8 @@ class W8A8Linear(Linear):
         weighted = x * weight
         largest = largest_of_rows(weighted)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        mean_square = size.square_().mul_(1 / x.shape[-1])
-        return self._multiply_codes(weighted.div_(largest)).mul_(largest.mul_(mean_square.add_(eps).rsqrt_()))
+        mean_square = torch.addcmul(_constant(eps), size, size, value=1 / x.shape[-1])
+        return self._multiply_codes(weighted.div_(largest)).mul_(mean_square.rsqrt_().mul_(largest))
 
     def _multiply_codes(self, x: Tensor) -> Tensor:
         """x: [rows, in] within -1 and 1, multiplied as codes of MOST_ACTIVATION steps to each side of ZERO_POINT"""
@@ -134,6 +137,11 @@ class W8A8Linear(Linear):
 def largest_of_rows(x: Tensor) -> Tensor:
     """Largest absolute value of every row, never zero. [rows, in] -> [rows, 1]"""
     return x.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
+
+
+@cache
+def _constant(value: float) -> Tensor:
+    return torch.tensor(value)
 
 
 def pack(matrix: Matrix, dtype: Dtype) -> Linear:

@@ -19,7 +19,9 @@ from backend.embedded.weights import TargetWeights, stack_rows
 class Attention(Protocol):
     """Stores the rows' keys and values, and attends over all that the rows may see."""
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, /) -> Tensor: ...
+    def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor, /) -> Tensor:
+        """queries: [rows, heads, dim]; keys_and_values: [rows, 2 * kv_heads, dim], keys first -> [rows, heads * dim]"""
+        ...
 
 
 @dataclass(frozen=True)
@@ -108,16 +110,17 @@ class Target:
         self, layer: TargetLayer, index: int, hidden: Tensor, rotations: Tensor, attend: Attention
     ) -> Tensor:
         config = self.config
-        groups = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         qkv = layer.qkv.after_norm(hidden, layer.input_norm, config.rms_norm_eps)
         heads = qkv.view(hidden.shape[0], -1, config.head_dim)  # [rows, heads + 2 * kv_heads, dim]
         if layer.query_norm is not None and layer.key_norm is not None:
+            groups = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
             raw_queries, raw_keys, raw_values = torch.split(heads, groups, dim=1)
             queries, keys = self._norm(raw_queries, layer.query_norm), self._norm(raw_keys, layer.key_norm)
             heads = torch.cat([queries, keys, raw_values], dim=1)
         heads = heads.float()
         rotate_(heads[:, : config.num_heads + config.num_kv_heads], rotations)
-        return layer.output(attend(index, *torch.split(heads, groups, dim=1)).to(self.activation))
+        queries, keys_and_values = heads.split_with_sizes([config.num_heads, 2 * config.num_kv_heads], dim=1)
+        return layer.output(attend(index, queries, keys_and_values).to(self.activation))
 
     def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
         gate, up = layer.gate_up.after_norm(hidden, layer.post_norm, self.config.rms_norm_eps).chunk(2, dim=-1)

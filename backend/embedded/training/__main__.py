@@ -3,7 +3,8 @@
     python -m backend.embedded.training all --folder build/draft --conversations 200 --minutes 20
 
 `write` lets the target write a corpus and keeps its taps, `tap` computes the taps of an existing corpus, `train`
-trains on them, `all` writes and trains. Each resumes where it stopped. Threads: set OMP_NUM_THREADS.
+trains on them, `all` writes and trains. Each resumes where it stopped. Threads: set OMP_NUM_THREADS. With `--bf16`
+a CPU that multiplies bfloat16 in hardware (AVX512_BF16, AMX) does all of it two to three times as fast.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from backend.embedded.linear import Dtype
 from backend.embedded.loading import ASSETS, load_built_in
 from backend.embedded.training.corpus import Conversation, Corpus
 from backend.embedded.training.generate import Writer
@@ -43,7 +45,7 @@ def write_corpus(options: argparse.Namespace) -> None:
     corpus_file, taps = options.folder / "corpus.npz", options.folder / "taps"
     taps.mkdir(exist_ok=True)
     kept: list[Conversation] = list(Corpus.load(corpus_file)) if corpus_file.exists() else []
-    loaded = load_built_in("fp32", _tell)
+    loaded = load_built_in(_dtype(options), _tell)
     seeds = (ASSETS / "training" / "seeds.txt").read_text().splitlines()
     # Another seed for each resumed run, or it would write the same conversations again.
     writer = Writer(loaded.target, loaded.text, seeds, rows=options.rows, seed=options.seed + len(kept))
@@ -61,7 +63,7 @@ def write_corpus(options: argparse.Namespace) -> None:
 def tap_corpus(options: argparse.Namespace) -> None:
     """Compute the taps of `corpus.npz`, for a corpus whose taps were not kept."""
     corpus = Corpus.load(options.folder / "corpus.npz")
-    loaded = load_built_in("fp32", _tell)
+    loaded = load_built_in(_dtype(options), _tell)
     shards = write_all(loaded.target, corpus, options.folder / "taps")
     for _ in tqdm(shards, total=-(-len(corpus) // SHARD), unit="shard"):
         pass
@@ -77,7 +79,13 @@ def train(options: argparse.Namespace) -> None:
         corpus = Corpus.load(options.folder / "corpus.npz")
         ids = choose_draft_vocab(corpus, DRAFT_VOCAB, target.config.vocab_size)
         head = new_head(target.config, target.embedding, target.head.tensors()["weight"], ids)
-    recipe = Recipe(seconds=60 * options.minutes, muon_lr=options.muon_lr, adam_lr=options.adam_lr, seed=options.seed)
+    recipe = Recipe(
+        seconds=60 * options.minutes,
+        muon_lr=options.muon_lr,
+        adam_lr=options.adam_lr,
+        seed=options.seed,
+        bfloat16=options.bf16,
+    )
     trainer = Trainer(head, ids, options.folder / "taps", options.folder / "run", recipe)
     if trainer.resume():
         print("Going on from", options.folder / "run")
@@ -99,8 +107,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-start", type=Path, help="a draft checkpoint to go on from")
     parser.add_argument("--muon-lr", type=float, default=0.01, help="of the matrices (default: %(default)s)")
     parser.add_argument("--adam-lr", type=float, default=1e-3, help="of head and norms (default: %(default)s)")
+    parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16; weights stay float32 in training")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
+
+
+def _dtype(options: argparse.Namespace) -> Dtype:
+    return "bf16" if options.bf16 else "fp32"
 
 
 def _tell(message: str, fraction: float) -> None:

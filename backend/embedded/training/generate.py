@@ -78,8 +78,9 @@ class _BatchAttention:
         self._span = -(-(int(positions.max()) + 1) // BLOCK) * BLOCK
         self._mask = mask_after(positions, self._span)
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, /) -> Tensor:
+    def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor, /) -> Tensor:
         rows, heads, dim = queries.shape
+        keys, values = keys_and_values.chunk(2, dim=1)
         kv_heads = keys.shape[1]
         self._keys[layer, self._rows, :, self._positions] = keys
         self._values[layer, self._rows, :, self._positions] = values

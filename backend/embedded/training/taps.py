@@ -42,9 +42,9 @@ def shard_path(folder: Path, shard: int) -> Path:
     return folder / f"taps-{shard:05d}.safetensors"
 
 
-def attend_causally(_layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend_causally(_layer: int, queries: Tensor, keys_and_values: Tensor) -> Tensor:
     """Plain causal attention over one whole conversation. [rows, heads, dim] -> [rows, heads * dim]"""
-    q, k, v = (part.transpose(0, 1)[None] for part in (queries, keys, values))
+    q, k, v = (part.transpose(0, 1)[None] for part in (queries, *keys_and_values.chunk(2, dim=1)))
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return attended[0].transpose(0, 1).reshape(len(queries), -1)
 
