@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from backend.embedded.engine import Engine
 from backend.embedded.linear import Dtype
-from backend.embedded.self_check import rows_are_independent
+from backend.embedded.self_check import count_independent_rows
 from tests.tiny_pair import tiny_engine
 
 EXACT_DTYPES: tuple[Dtype, ...] = ("w8a8", "int4", "int8", "bf16")
@@ -40,7 +41,7 @@ def test_a_draft_never_changes_greedy_tokens(dtype: Dtype, num_steps: int) -> No
 
 @pytest.mark.parametrize("dtype", EXACT_DTYPES)
 def test_a_row_is_the_same_alone_and_beside_others(dtype: Dtype) -> None:
-    assert rows_are_independent(tiny_engine(dtype).target, 6)
+    assert count_independent_rows(tiny_engine(dtype).target, 6) == 6
 
 
 def test_fp32_tokens_differ_at_most_at_a_near_tie() -> None:
@@ -105,3 +106,14 @@ def test_an_empty_prompt_and_too_many_steps_are_refused() -> None:
         engine.start([])
     with pytest.raises(ValueError, match="num_steps must lie between 0 and 8"):
         engine.start(PROMPT, num_steps=9)
+
+
+def test_the_count_of_independent_rows_ends_where_a_kernel_changes_with_their_number() -> None:
+    target = tiny_engine("fp32").target
+    exact = target.logits
+
+    def change_with_the_number_of_rows(hidden: Tensor) -> Tensor:
+        return exact(hidden) * (1.0 if len(hidden) < 5 else 1.001)
+
+    target.logits = change_with_the_number_of_rows  # type: ignore[method-assign]
+    assert count_independent_rows(target, 9) <= 4

@@ -64,6 +64,41 @@ def test_a_packed_matrix_survives_the_cache(dtype: Dtype) -> None:
     assert torch.equal(restore(linear.tensors())(x), linear(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_tensors_that_lie_anywhere_in_memory_multiply_the_same(dtype: Dtype, rows: int) -> None:
+    linear = pack(random_q4(), dtype)
+    moved = restore({name: move_off_the_cache_line(tensor) for name, tensor in linear.tensors().items()})
+    x = torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(1)).to(activation_dtype(dtype))
+    assert torch.allclose(linear(x), moved(x), rtol=1e-4, atol=1e-3)  # fp32 may sum in another order
+
+
+def move_off_the_cache_line(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that begins 8 bytes after a cache line, as tensors mapped from a file do."""
+    room = torch.empty(tensor.numel() * tensor.element_size() + 8, dtype=torch.uint8)
+    moved = room[8:].view(tensor.dtype).view(tensor.shape)
+    moved.copy_(tensor)
+    assert moved.data_ptr() % 64 == 8
+    return moved
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "fp32"])
+@pytest.mark.parametrize("width", [576, 1536])
+def test_a_row_is_multiplied_the_same_alone_and_beside_others(dtype: Dtype, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    linear = pack(torch.randn(576, width, generator=generator), dtype)
+    x = torch.randn(24, width, generator=generator).to(activation_dtype(dtype))
+    alone = torch.cat([linear(row) for row in torch.split(x, 1)])
+    for rows in (2, 3, 4, 6, 8):
+        assert torch.equal(torch.cat([linear(part) for part in torch.split(x, rows)]), alone)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("int8", 40), ("int4", 48)])
+def test_a_width_that_a_kernel_cannot_read_is_refused_by_name(dtype: Dtype, width: int) -> None:
+    with pytest.raises(ValueError, match=f"{dtype} multiplies .* rows of {width}"):
+        pack(torch.ones(4, width), dtype)
+
+
 def test_rounding_to_q4_is_exact_for_weights_that_are_q4_already() -> None:
     weight = random_q4().dequantise()
     again = quantise_q4(weight)

@@ -26,7 +26,7 @@ def test_only_a_clearly_faster_dtype_displaces_the_preferred_one() -> None:
 
 def test_a_dtype_is_chosen_among_those_that_run_here() -> None:
     threads = torch.get_num_threads()
-    assert choose_dtype(tiny_config(), 3) in runnable_dtypes()
+    assert choose_dtype(tiny_config(), 3) in runnable_dtypes(tiny_config())
     assert torch.get_num_threads() == threads
 
 

@@ -25,6 +25,9 @@ MOST_CODE = 63  # of a w8a8 weight: AVX2 adds two products of 8 bits in 16, and 
 ZERO_POINT = 128  # of a w8a8 activation, whose codes are unsigned
 MOST_ACTIVATION = 127
 SMALLEST = 1e-12  # scale, so that a row of zeros divides by something
+CACHE_LINE = 64  # bytes
+MOST_PROBED = 1024  # output features with which kernels are compared: more do not change which one is taken
+WIDTH_UNITS: dict[Dtype, int] = {"int8": 16, "int4": GROUP}  # the kernels read rows in pieces of so many weights
 
 
 def activation_dtype(dtype: Dtype) -> torch.dtype:
@@ -52,23 +55,40 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class DenseLinear(Linear):
-    """fp32 or bf16 weights, torch's own matmul."""
+    """fp32 or bf16 weights, torch's own matmul.
+
+    Where a single row of bf16 goes a way of its own, it is run twice, side by side, and so the way of all others.
+    """
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight  # [out, in]
+        self._doubles = weight.dtype == torch.bfloat16 and single_rows_differ(*weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._doubles and len(x) == 1:
+            return F.linear(x.repeat(2, 1), self.weight)[:1]
         return F.linear(x, self.weight)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
 
 
+@cache
+def single_rows_differ(out_features: int, in_features: int) -> bool:
+    """Whether a bf16 row alone is summed in another order than beside a second one, as some CPUs' kernels do."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(min(out_features, MOST_PROBED), in_features, generator=generator).bfloat16()
+    x = torch.randn(32, in_features, generator=generator).bfloat16()
+    alone = torch.cat([F.linear(row, weight) for row in torch.split(x, 1)])
+    in_pairs = torch.cat([F.linear(pair, weight) for pair in torch.split(x, 2)])
+    return not torch.equal(alone, in_pairs)
+
+
 class Int8Linear(Linear):
     """int8 weights, one scale per output row."""
 
     def __init__(self, weight: Tensor, scale: Tensor) -> None:
-        self.weight = weight  # [out, in] int8
+        self.weight = align(weight)  # [out, in] int8
         self.scale = scale  # [out] bfloat16
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -82,7 +102,7 @@ class Int4Linear(Linear):
     """4-bit weights in groups of 32 with a scale and a zero each: Q4_1 as it is, but for bf16 rounding of the two."""
 
     def __init__(self, packed: Tensor, scale_and_zero: Tensor) -> None:
-        self.packed = packed
+        self.packed = align(packed)
         self.scale_and_zero = scale_and_zero  # [in / 32, out, 2] bfloat16
         self._multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
@@ -144,8 +164,27 @@ def _constant(value: float) -> Tensor:
     return torch.tensor(value)
 
 
+def align(tensor: Tensor) -> Tensor:
+    """The tensor, copied where it does not begin at a cache line.
+
+    Tensors mapped from a file may lie anywhere, and torch's AVX-512 kernel for int8 then ends the process.
+    """
+    return tensor if tensor.data_ptr() % CACHE_LINE == 0 else tensor.clone()
+
+
+def fits(dtype: Dtype, in_features: int) -> bool:
+    """Whether the kernel of `dtype` can multiply rows of this width."""
+    return in_features % WIDTH_UNITS.get(dtype, 1) == 0
+
+
 def pack(matrix: Matrix, dtype: Dtype) -> Linear:
-    """Bring a matrix into the form that `dtype` multiplies with."""
+    """Bring a matrix into the form that `dtype` multiplies with. Raises ValueError where its width does not fit."""
+    in_features = matrix.shape[1]
+    if not fits(dtype, in_features):
+        raise ValueError(
+            f"{dtype} multiplies rows of a multiple of {WIDTH_UNITS[dtype]} weights, this model has rows of "
+            f"{in_features}: choose w8a8, bf16 or fp32 with --dtype."
+        )
     if dtype == "fp32":
         return DenseLinear(as_float(matrix).contiguous())
     if dtype == "bf16":

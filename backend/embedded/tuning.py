@@ -12,7 +12,7 @@ from torch import Tensor
 
 from backend.embedded.config import TargetConfig
 from backend.embedded.draft import Draft
-from backend.embedded.linear import Dtype, activation_dtype, pack
+from backend.embedded.linear import Dtype, activation_dtype, fits, pack
 from backend.embedded.target import Target
 
 CONTEXT = 64
@@ -43,7 +43,7 @@ def choose_dtype(config: TargetConfig, num_steps: int, threads: int = 1) -> Dtyp
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        seconds = {dtype: layer_seconds(config, dtype, (1, num_steps + 1)) for dtype in runnable_dtypes()}
+        seconds = {dtype: layer_seconds(config, dtype, (1, num_steps + 1)) for dtype in runnable_dtypes(config)}
     finally:
         torch.set_num_threads(before)
     return prefer(seconds)
@@ -58,9 +58,10 @@ def prefer(seconds: Mapping[Dtype, float]) -> Dtype:
     return chosen
 
 
-def runnable_dtypes() -> list[Dtype]:
-    """The candidates whose kernels this torch has for this CPU; bf16 always runs."""
-    return [dtype for dtype in CANDIDATES if has_kernel(dtype)]
+def runnable_dtypes(config: TargetConfig) -> list[Dtype]:
+    """The candidates whose kernels this torch has for this CPU and that take the model's widths; bf16 always runs."""
+    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
+    return [dtype for dtype in CANDIDATES if all(fits(dtype, width) for width in widths) and has_kernel(dtype)]
 
 
 def has_kernel(dtype: Dtype) -> bool:
@@ -99,13 +100,15 @@ def layer_seconds(config: TargetConfig, dtype: Dtype, row_counts: Sequence[int])
     return total
 
 
-def choose_num_steps(target: Target, draft: Draft, acceptance: Sequence[float] = ()) -> int:
-    """The number of drafts a step that should decode fastest here, at least 1.
+def choose_num_steps(
+    target: Target, draft: Draft, acceptance: Sequence[float] = (), most: int = MOST_TUNED_STEPS
+) -> int:
+    """The number of drafts a step that should decode fastest here, from 1 to `most`.
 
     acceptance: share of steps in which the first j + 1 drafts are all accepted, as the draft's maker measured it.
     """
     shares = tuple(acceptance) or TYPICAL_ACCEPTANCE
-    most = min(len(shares), MOST_TUNED_STEPS)
+    most = min(len(shares), MOST_TUNED_STEPS, most)
     draft_seconds = draft_step_seconds(target, draft)
     speeds = {
         steps: expected_tokens(shares, steps) / (verify_seconds(target, steps + 1) + steps * draft_seconds)
