@@ -15,8 +15,8 @@ from backend.embedded.engine import Engine, Names
 from backend.embedded.target import Target, build_target
 from backend.embedded.training.corpus import Conversation, Corpus
 from backend.embedded.training.head import TrainableHead
-from backend.embedded.training.taps import list_shards, tap, write_all
-from backend.embedded.training.train import Recipe, Trainer, choose_draft_vocab, invert_draft_vocab, new_head
+from backend.embedded.training.taps import list_shards, shard_path, tap, write_all
+from backend.embedded.training.train import Recipe, Trainer, choose_draft_vocab, hold_out, invert_draft_vocab, new_head
 from tests.tiny_pair import tiny_checkpoint, tiny_config, tiny_text, tiny_weights
 
 VOCAB = 64
@@ -90,6 +90,15 @@ def test_training_learns_and_its_export_drafts_in_the_engine(target: Target, cor
 
     resumed = Trainer(head, ids, taps, tmp_path / "run", recipe)
     assert resumed.resume()
+
+
+def test_a_quarter_of_the_shards_at_most_is_held_out_and_something_is_left() -> None:
+    shards = [shard_path(Path(), number) for number in range(40)]
+    assert hold_out(shards, 3) == shards[:3]
+    assert hold_out(shards[:8], 3) == shards[:2]
+    assert hold_out(shards[:2], 3) == shards[:1]
+    with pytest.raises(ValueError, match="64 conversations"):
+        hold_out(shards[:1], 3)
 
 
 def test_the_corpus_survives_its_file(corpus: Corpus, tmp_path: Path) -> None:

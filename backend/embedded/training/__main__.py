@@ -46,7 +46,7 @@ def write_corpus(options: argparse.Namespace) -> None:
     taps.mkdir(exist_ok=True)
     kept: list[Conversation] = list(Corpus.load(corpus_file)) if corpus_file.exists() else []
     loaded = load_built_in(_dtype(options), _tell)
-    seeds = (ASSETS / "training" / "seeds.txt").read_text().splitlines()
+    seeds = [line.replace("\\n", "\n") for line in (ASSETS / "training" / "seeds.txt").read_text().splitlines()]
     # Another seed for each resumed run, or it would write the same conversations again.
     writer = Writer(loaded.target, loaded.text, seeds, rows=options.rows, seed=options.seed + len(kept))
     source = writer.write()

@@ -20,7 +20,7 @@ from backend.embedded.config import DraftConfig, TargetConfig
 from backend.embedded.training.corpus import Corpus
 from backend.embedded.training.head import StepResult, TrainableHead
 from backend.embedded.training.muon import Muon
-from backend.embedded.training.taps import TappedConversation, list_shards, read_shard
+from backend.embedded.training.taps import SHARD, TappedConversation, list_shards, read_shard
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Recipe:
     final_lr: float = 0.05  # of the peak, at the end of the cosine
     averaging: float = 0.97  # of the exponential moving average that is measured and exported
     bfloat16: bool = False  # multiply in bfloat16, keep the weights in float32
-    held_out_shards: int = 2
+    held_out_shards: int = 3  # never more than a quarter of all
     seed: int = 0
 
 
@@ -149,6 +149,13 @@ def batches(
                     batch, size = [], 0
 
 
+def hold_out(shards: Sequence[Path], most: int) -> Sequence[Path]:
+    """The first shards, up to a quarter of all, at least one. Raises ValueError where nothing is left to train on."""
+    if len(shards) < 2:
+        raise ValueError(f"Training needs two shards of taps, {2 * SHARD} conversations, or more: one is held out.")
+    return shards[: max(1, min(most, len(shards) // 4))]
+
+
 @torch.no_grad()
 def evaluate(head: TrainableHead, shards: Sequence[Path], steps: int) -> tuple[float, list[float]]:
     """Mean first-step loss and chained acceptance on shards that training never sees."""
@@ -192,7 +199,7 @@ class Trainer:
 
     def run(self, evaluate_every: int = 40) -> Progress:
         """Train until the recipe's time is over; returns the last held-out measurement."""
-        held_out = list_shards(self._taps)[: self._recipe.held_out_shards]
+        held_out = hold_out(list_shards(self._taps), self._recipe.held_out_shards)
         source = batches(self._taps, held_out, self._recipe.rows_per_update, self._rng())
         best = self._measure(held_out)
         while self._share_done() < 1:
