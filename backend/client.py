@@ -15,7 +15,7 @@ from backend.errors import LaneError, LaneRefusedError
 from backend.events import Event, Request, RunEnded, RunStarted
 from backend.failures import FAILURES, describe_failure, describe_status, read_message
 from backend.hub import HubError
-from backend.lanes import Lane, lane_from_facts, normalise_url
+from backend.lanes import Lane, lane_from_facts, list_workers, normalise_url
 from backend.pieces import find_anchor, list_windows, read_windows, strip_anchor
 from backend.reader import CONNECT_TIMEOUT, Reader, authorise
 from backend.run_builder import RunBuilder, run_so_far, steps_asked
@@ -80,7 +80,8 @@ async def stream_run(
 
 async def abort(lane: Lane, rid: str) -> None:
     """Stop a request on the server; its stream then ends by itself. Raises LaneError."""
-    await _call(lane, "POST", "/abort_request", {"rid": rid})
+    for server in lane.servers:  # those that do not know it ignore it
+        await _call(lane, "POST", "/abort_request", {"rid": rid}, at=server)
 
 
 async def tokenize_chat(
@@ -94,14 +95,13 @@ async def tokenize_chat(
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
     try:
-        answer = await _call(lane, "POST", "/tokenize", body)
+        answer = await _call(lane, "POST", "/tokenize", body, at=lane.servers[0])
     except LaneRefusedError:
         if lane.speaks_completions:
             raise
         text = await asyncio.to_thread(_render_here, lane, messages, chat_template_kwargs or {})
-        answer = await _call(
-            lane, "POST", "/tokenize", {"model": lane.model, "prompt": text, "add_special_tokens": False}
-        )
+        plain = {"model": lane.model, "prompt": text, "add_special_tokens": False}
+        answer = await _call(lane, "POST", "/tokenize", plain, at=lane.servers[0])
     ids = answer.get("tokens") if isinstance(answer, Mapping) else None
     if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
         raise LaneError(
@@ -118,7 +118,7 @@ async def detokenize(
     if not sequences:
         return ()
     body = {"model": lane.model, "tokens": [list(ids) for ids in sequences], "skip_special_tokens": True}
-    answer = await _call(lane, "POST", "/detokenize", body, timeout=timeout)
+    answer = await _call(lane, "POST", "/detokenize", body, at=lane.servers[0], timeout=timeout)
     texts = answer.get("text") if isinstance(answer, Mapping) else None
     if not isinstance(texts, list) or len(texts) != len(sequences):
         raise LaneError(f"{lane.label} does not turn tokens into text. Use SGLang 0.5.19 or newer.")
@@ -143,18 +143,25 @@ async def read_lane(
     Where it does not tell (behind a router, say) the lane has fewer facts, and `warnings` say so.
     """
     lane = Lane(label, normalise_url(base_url), "default", api_key=api_key, ca_file=ca_file)
-    models = await _call_if_known(lane, "/v1/models")
     facts = await _call_if_known(lane, "/server_info") or await _call_if_known(lane, "/get_server_info")
+    workers: tuple[str, ...] = ()
+    if "router_manager" in facts:
+        workers = list_workers(await _call_if_known(lane, "/workers"))
+        if not workers:
+            raise LaneError(f"{label} at {lane.base_url} is SGLang's router, with no healthy server behind it.")
+        facts = await _read_worker(lane, workers[0])
+    models = await _call_if_known(lane, "/v1/models")
     if not models and not facts:
         raise LaneRefusedError(describe_status(lane, 404, ""))
-    lane = lane_from_facts(label, base_url, facts, models, api_key=api_key, ca_file=ca_file)
+    lane = lane_from_facts(label, base_url, facts, models, api_key=api_key, ca_file=ca_file, workers=workers)
     return replace(lane, vocabulary=await read_vocabulary(lane)) if with_vocabulary else lane
 
 
 async def read_load(lane: Lane, *, with_averages: bool) -> ServerLoad:
     """How busy a server is. `with_averages` asks its scheduler too, which costs that a moment. Raises LaneError."""
-    loads = await _call_if_known(lane, "/v1/loads")
-    facts = await _call_if_known(lane, "/server_info") if with_averages else {}
+    server = lane.servers[0]
+    loads = await _call_if_known(lane, "/v1/loads", at=server)
+    facts = await _call_if_known(lane, "/server_info", at=server) if with_averages else {}
     return load_from_answers(loads, facts)
 
 
@@ -212,9 +219,20 @@ async def _settle_pieces(lane: Lane, builder: RunBuilder) -> None:
                 builder.settle(span, pieces)
 
 
-async def _call_if_known(lane: Lane, path: str) -> Mapping[str, object]:
+async def _read_worker(lane: Lane, worker: str) -> Mapping[str, object]:
+    """What a server behind a router tells of itself. Raises LaneError with what to do where it cannot be asked."""
+    try:
+        return await _call_if_known(lane, "/server_info", at=worker)
+    except LaneError as error:
+        raise LaneError(
+            f"{lane.label} at {lane.base_url} is SGLang's router, which turns no text into tokens for its clients; "
+            f"the server behind it, {worker}, cannot be asked from here. Run EagleLens where it can be. ({error})"
+        ) from error
+
+
+async def _call_if_known(lane: Lane, path: str, *, at: str | None = None) -> Mapping[str, object]:
     """The JSON object at `path`, empty where the server has no such address."""
-    answer = await _call(lane, "GET", path, missing_ok=True)
+    answer = await _call(lane, "GET", path, at=at, missing_ok=True)
     return answer if isinstance(answer, Mapping) else {}
 
 
@@ -224,10 +242,15 @@ async def _call(
     path: str,
     body: Mapping[str, object] | None = None,
     *,
+    at: str | None = None,
     timeout: float = CALL_TIMEOUT,
     missing_ok: bool = False,
 ) -> Any:
-    """One small request; its JSON, or None where the answer is not JSON or `missing_ok` and there is no such path."""
+    """One small request to the lane, or to a server behind it (`at`).
+
+    Returns its JSON, or None where the answer is not JSON or `missing_ok` and there is no such path.
+    """
+    lane = lane if at is None else replace(lane, base_url=at)
     limits = http.Timeout(timeout, connect=CONNECT_TIMEOUT)
     try:
         async with http.AsyncClient(transport=connect(lane.base_url, lane.ca_file), timeout=limits) as client:

@@ -51,7 +51,8 @@ class Lane:
     accept, 0 without speculation; it means nothing where `tells_speculation` is False: the server did not say whether
     it speculates, perhaps behind a router. `vocabulary[id]` is the text of a single token after other text, empty where
     it was not read. `ca_file` is a certificate bundle for a server with a certificate of its own. `warnings` are
-    sentences for the screen.
+    sentences for the screen. `workers` are the roots of the servers behind SGLang's router, empty where there is none:
+    the router (sglang-router 0.3.2) passes /generate on and empties caches, the rest only a worker answers.
     """
 
     label: str
@@ -71,6 +72,12 @@ class Lane:
     api_key: str | None = field(default=None, repr=False)
     ca_file: str | None = None
     vocabulary: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    workers: tuple[str, ...] = ()
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The roots of the servers themselves: the workers behind a router, else the lane's own. All serve the same."""
+        return self.workers or (self.base_url,)
 
     @property
     def is_speculative(self) -> bool:
@@ -90,9 +97,9 @@ class Lane:
 
     @property
     def speaks_completions(self) -> bool:
-        """Whether /v1/completions streams token ids and counters (SGLang >= 0.5.19); else /generate is used."""
+        """Whether /v1/completions streams ids and counters (SGLang >= 0.5.19, no router); else /generate is used."""
         known = parse_version(self.version)
-        return known is None or known >= (0, 5, 19)
+        return not self.workers and (known is None or known >= (0, 5, 19))
 
     @property
     def ids_are_deltas(self) -> bool:
@@ -119,6 +126,7 @@ def lane_from_facts(
     *,
     api_key: str | None = None,
     ca_file: str | None = None,
+    workers: tuple[str, ...] = (),
 ) -> Lane:
     """Build a lane from the answers of `/server_info` and `/v1/models`; either may be empty."""
     algorithm = facts.get("speculative_algorithm")
@@ -144,8 +152,17 @@ def lane_from_facts(
         facts={name: hide_secrets(facts[name]) for name in SHOWN_FACTS if facts.get(name) is not None},
         api_key=api_key,
         ca_file=ca_file,
+        workers=workers,
     )
     return replace(lane, warnings=_list_warnings(lane, facts))
+
+
+def list_workers(answer: Mapping[str, object]) -> tuple[str, ...]:
+    """The roots of the healthy servers in a router's answer to /workers."""
+    workers = answer.get("workers")
+    entries = workers if isinstance(workers, list) else []
+    healthy = (entry for entry in entries if isinstance(entry, Mapping) and entry.get("is_healthy", True))
+    return tuple(normalise_url(str(entry["url"])) for entry in healthy if entry.get("url"))
 
 
 def normalise_url(base_url: str) -> str:
@@ -189,7 +206,14 @@ def _list_warnings(lane: Lane, facts: Mapping[str, object]) -> tuple[str, ...]:
         )
     if lane.algorithm and lane.algorithm.upper() not in ("EAGLE3", "EAGLE"):
         found.append(f"{lane.label} speculates with {lane.algorithm}, not EAGLE-3.")
-    if not lane.speaks_completions:
+    if lane.workers:
+        found.append(
+            f"{lane.label} is SGLang's router in front of {len(lane.workers)} servers: what is said of them here is "
+            f"said by {lane.workers[0]}, and one at a time answers."
+            if len(lane.workers) > 1
+            else f"{lane.label} is SGLang's router; what is said of the server is said by {lane.workers[0]} behind it."
+        )
+    elif not lane.speaks_completions:
         found.append(
             f"{lane.label} runs SGLang {lane.version}, read through its older /generate interface; "
             "0.5.19 or newer sends fewer bytes per token."

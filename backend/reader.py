@@ -113,14 +113,13 @@ class Reader:
             self._put(Arrival(delta, clock.since_sent()))
 
     async def _abort(self) -> None:
-        with suppress(http.HTTPError, OSError):  # a server that is gone generates nothing any more
-            transport = connect(self._lane.base_url, self._lane.ca_file)
-            async with http.AsyncClient(transport=transport, timeout=ABORT_TIMEOUT) as client:
-                await client.post(
-                    f"{self._lane.base_url}/abort_request",
-                    json={"rid": self._request.rid},
-                    headers=authorise(self._lane),
-                )
+        for server in self._lane.servers:
+            with suppress(http.HTTPError, OSError):  # a server that is gone generates nothing any more
+                transport = connect(server, self._lane.ca_file)
+                async with http.AsyncClient(transport=transport, timeout=ABORT_TIMEOUT) as client:
+                    await client.post(
+                        f"{server}/abort_request", json={"rid": self._request.rid}, headers=authorise(self._lane)
+                    )
 
 
 def authorise(lane: Lane) -> dict[str, str]:
