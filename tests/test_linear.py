@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from backend.embedded.attention import KVCache, RowAttention
 from backend.embedded.linear import DTYPES, Dtype, activation_dtype, pack, quantise_q4, restore, rms_norm
 from backend.embedded.weights import Q4Matrix, interleave_rotary, split_rotary, stack_rows
 
@@ -16,6 +19,13 @@ TOLERANCE = {
     "int8": 0.03,
     "int4": 0.02,
 }  # relative rms; int4 starts from Q4 weights
+
+
+@pytest.fixture
+def restore_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def random_q4(seed: int = 0) -> Q4Matrix:
@@ -84,13 +94,32 @@ def move_off_the_cache_line(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "fp32"])
 @pytest.mark.parametrize("width", [576, 1536])
-def test_a_row_is_multiplied_the_same_alone_and_beside_others(dtype: Dtype, width: int) -> None:
+@pytest.mark.usefixtures("restore_threads")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_is_multiplied_the_same_alone_and_beside_others(dtype: Dtype, width: int, threads: int) -> None:
+    torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     linear = pack(torch.randn(576, width, generator=generator), dtype)
     x = torch.randn(24, width, generator=generator).to(activation_dtype(dtype))
     alone = torch.cat([linear(row) for row in torch.split(x, 1)])
     for rows in (2, 3, 4, 6, 8):
         assert torch.equal(torch.cat([linear(part) for part in torch.split(x, rows)]), alone)
+
+
+@pytest.mark.usefixtures("restore_threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("start", [20, 130, 700])
+def test_a_row_attends_the_same_alone_and_beside_others(start: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(start)
+    cache = KVCache(1, 3, 64, 1024)
+    cache.stored.normal_(generator=generator)
+    queries, keys_and_values = torch.randn(4, 9, 64, generator=generator), torch.randn(4, 6, 64, generator=generator)
+    together = RowAttention(cache, start, 4)(0, queries, keys_and_values)
+    for row in range(4):
+        part = slice(row, row + 1)
+        assert torch.equal(RowAttention(cache, start + row, 1)(0, queries[part], keys_and_values[part]), together[part])
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("int8", 40), ("int4", 48)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -72,7 +74,22 @@ class _Group:
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """[rows, kv_heads, group, dim] -> the same"""
-        return F.scaled_dot_product_attention(queries, self.keys[layer], self.values[layer], attn_mask=self.mask)
+        with one_thread():
+            return F.scaled_dot_product_attention(queries, self.keys[layer], self.values[layer], attn_mask=self.mask)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch deals a row's keys out to its threads by the number of rows, and so sums them in another order."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def mask_after(positions: Tensor, span: int) -> Tensor:
