@@ -36,14 +36,14 @@ def choose_threads(target: Target) -> int:
 
 
 def choose_dtype(config: TargetConfig, num_steps: int, threads: int = 1) -> Dtype:
-    """The dtype in which a layer of this size takes least time for one row and for a verify step's rows together.
+    """The dtype in which a layer of this size takes least time for the rows of a verify step, `num_steps + 1`.
 
-    Both lanes count: the baseline decodes single rows, a draft of `num_steps` verifies `num_steps + 1`.
+    That is what the lane with the draft waits for; the baseline is the same arithmetic without it.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        seconds = {dtype: layer_seconds(config, dtype, (1, num_steps + 1)) for dtype in runnable_dtypes(config)}
+        seconds = {dtype: layer_seconds(config, dtype, num_steps + 1) for dtype in runnable_dtypes(config)}
     finally:
         torch.set_num_threads(before)
     return prefer(seconds)
@@ -74,8 +74,8 @@ def has_kernel(dtype: Dtype) -> bool:
 
 
 @torch.inference_mode()
-def layer_seconds(config: TargetConfig, dtype: Dtype, row_counts: Sequence[int]) -> float:
-    """Time of one layer's four matrices, summed over the row counts: the least of a few tries.
+def layer_seconds(config: TargetConfig, dtype: Dtype, rows: int) -> float:
+    """Time of one layer's four matrices over so many rows: the least of a few tries.
 
     As many equal layers as hold RING_BYTES, or the model has, run one after another, so that weights stream from memory
     as they do in a real forward.
@@ -94,17 +94,14 @@ def layer_seconds(config: TargetConfig, dtype: Dtype, row_counts: Sequence[int])
     ring = [
         restore({name: part.clone() for name, part in tensors.items()}) for _ in range(copies) for tensors in packed
     ]
-    total = 0.0
-    for rows in row_counts:
-        inputs = [torch.ones(rows, shape[1], dtype=activation_dtype(dtype)) for shape in shapes] * copies
-        times = []
-        for _ in range(FORWARDS):
-            started = time.perf_counter()
-            for linear, x in zip(ring, inputs, strict=True):
-                linear(x)
-            times.append(time.perf_counter() - started)
-        total += min(times) / copies
-    return total
+    inputs = [torch.ones(rows, shape[1], dtype=activation_dtype(dtype)) for shape in shapes] * copies
+
+    def run() -> Tensor:
+        for linear, x in zip(ring, inputs, strict=True):
+            y = linear(x)
+        return y
+
+    return min(_time(run)) / copies
 
 
 def choose_num_steps(
