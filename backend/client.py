@@ -81,7 +81,7 @@ async def stream_run(
 async def abort(lane: Lane, rid: str) -> None:
     """Stop a request on the server; its stream then ends by itself. Raises LaneError."""
     for server in lane.servers:  # those that do not know it ignore it
-        await _call(lane, "POST", "/abort_request", {"rid": rid}, at=server)
+        await _call(server, "POST", "/abort_request", {"rid": rid})
 
 
 async def tokenize_chat(
@@ -95,13 +95,13 @@ async def tokenize_chat(
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
     try:
-        answer = await _call(lane, "POST", "/tokenize", body, at=lane.servers[0])
+        answer = await _call(lane.servers[0], "POST", "/tokenize", body)
     except LaneRefusedError:
         if lane.speaks_completions:
             raise
         text = await asyncio.to_thread(_render_here, lane, messages, chat_template_kwargs or {})
         plain = {"model": lane.model, "prompt": text, "add_special_tokens": False}
-        answer = await _call(lane, "POST", "/tokenize", plain, at=lane.servers[0])
+        answer = await _call(lane.servers[0], "POST", "/tokenize", plain)
     ids = answer.get("tokens") if isinstance(answer, Mapping) else None
     if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
         raise LaneError(
@@ -118,7 +118,7 @@ async def detokenize(
     if not sequences:
         return ()
     body = {"model": lane.model, "tokens": [list(ids) for ids in sequences], "skip_special_tokens": True}
-    answer = await _call(lane, "POST", "/detokenize", body, at=lane.servers[0], timeout=timeout)
+    answer = await _call(lane.servers[0], "POST", "/detokenize", body, timeout=timeout)
     texts = answer.get("text") if isinstance(answer, Mapping) else None
     if not isinstance(texts, list) or len(texts) != len(sequences):
         raise LaneError(f"{lane.label} does not turn tokens into text. Use SGLang 0.5.19 or newer.")
@@ -149,7 +149,7 @@ async def read_lane(
         workers = list_workers(await _call_if_known(lane, "/workers"))
         if not workers:
             raise LaneError(f"{label} at {lane.base_url} is SGLang's router, with no healthy server behind it.")
-        facts = await _read_worker(lane, workers[0])
+        facts = await _read_worker(lane, replace(lane, base_url=workers[0]))
     models = await _call_if_known(lane, "/v1/models")
     if not models and not facts:
         raise LaneRefusedError(describe_status(lane, 404, ""))
@@ -160,8 +160,8 @@ async def read_lane(
 async def read_load(lane: Lane, *, with_averages: bool) -> ServerLoad:
     """How busy a server is. `with_averages` asks its scheduler too, which costs that a moment. Raises LaneError."""
     server = lane.servers[0]
-    loads = await _call_if_known(lane, "/v1/loads", at=server)
-    facts = await _call_if_known(lane, "/server_info", at=server) if with_averages else {}
+    loads = await _call_if_known(server, "/v1/loads")
+    facts = await _call_if_known(server, "/server_info") if with_averages else {}
     return load_from_answers(loads, facts)
 
 
@@ -219,20 +219,21 @@ async def _settle_pieces(lane: Lane, builder: RunBuilder) -> None:
                 builder.settle(span, pieces)
 
 
-async def _read_worker(lane: Lane, worker: str) -> Mapping[str, object]:
+async def _read_worker(lane: Lane, worker: Lane) -> Mapping[str, object]:
     """What a server behind a router tells of itself. Raises LaneError with what to do where it cannot be asked."""
     try:
-        return await _call_if_known(lane, "/server_info", at=worker)
+        return await _call_if_known(worker, "/server_info")
     except LaneError as error:
         raise LaneError(
             f"{lane.label} at {lane.base_url} is SGLang's router, which turns no text into tokens for its clients; "
-            f"the server behind it, {worker}, cannot be asked from here. Run EagleLens where it can be. ({error})"
+            f"the server behind it, {worker.base_url}, cannot be asked from here. "
+            f"Run EagleLens where it can be. ({error})"
         ) from error
 
 
-async def _call_if_known(lane: Lane, path: str, *, at: str | None = None) -> Mapping[str, object]:
+async def _call_if_known(lane: Lane, path: str) -> Mapping[str, object]:
     """The JSON object at `path`, empty where the server has no such address."""
-    answer = await _call(lane, "GET", path, at=at, missing_ok=True)
+    answer = await _call(lane, "GET", path, missing_ok=True)
     return answer if isinstance(answer, Mapping) else {}
 
 
@@ -242,15 +243,10 @@ async def _call(
     path: str,
     body: Mapping[str, object] | None = None,
     *,
-    at: str | None = None,
     timeout: float = CALL_TIMEOUT,
     missing_ok: bool = False,
 ) -> Any:
-    """One small request to the lane, or to a server behind it (`at`).
-
-    Returns its JSON, or None where the answer is not JSON or `missing_ok` and there is no such path.
-    """
-    lane = lane if at is None else replace(lane, base_url=at)
+    """One small request; its JSON, or None where the answer is not JSON or `missing_ok` and there is no such path."""
     limits = http.Timeout(timeout, connect=CONNECT_TIMEOUT)
     try:
         async with http.AsyncClient(transport=connect(lane.base_url, lane.ca_file), timeout=limits) as client:

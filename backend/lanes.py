@@ -75,9 +75,9 @@ class Lane:
     workers: tuple[str, ...] = ()
 
     @property
-    def servers(self) -> tuple[str, ...]:
-        """The roots of the servers themselves: the workers behind a router, else the lane's own. All serve the same."""
-        return self.workers or (self.base_url,)
+    def servers(self) -> tuple[Lane, ...]:
+        """The servers themselves: each worker behind a router as a lane, else this lane. All serve the same."""
+        return tuple(replace(self, base_url=worker) for worker in self.workers) or (self,)
 
     @property
     def is_speculative(self) -> bool:

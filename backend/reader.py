@@ -115,10 +115,12 @@ class Reader:
     async def _abort(self) -> None:
         for server in self._lane.servers:
             with suppress(http.HTTPError, OSError):  # a server that is gone generates nothing any more
-                transport = connect(server, self._lane.ca_file)
+                transport = connect(server.base_url, server.ca_file)
                 async with http.AsyncClient(transport=transport, timeout=ABORT_TIMEOUT) as client:
                     await client.post(
-                        f"{server}/abort_request", json={"rid": self._request.rid}, headers=authorise(self._lane)
+                        f"{server.base_url}/abort_request",
+                        json={"rid": self._request.rid},
+                        headers=authorise(server),
                     )
 
 
