@@ -114,6 +114,7 @@ class ClosedFormEngine:
     model_name: str = "chain"
     draft_name: str = "chain-eagle3"
     dtype: str = "fp32"
+    device: str = "cpu"
     threads: int = 1
     bit_exact: bool | None = True
     steps_done: int = 0

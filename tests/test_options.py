@@ -77,6 +77,14 @@ def test_the_embedded_engine_takes_a_pair_and_what_stands_behind_the_dashes() ->
     assert words[-2:] == ["--threads", "1"]
 
 
+def test_a_device_goes_to_the_embedded_engine_and_to_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    words = list_embedded_options(read_options(["--device", "cuda:1"]))
+    assert words[words.index("--device") + 1] == "cuda:1"
+    with pytest.raises(SystemExit):
+        read_options(["--pair", "llama-3.1-8b", "--device", "cuda"])
+    assert "SGLang takes its own behind --" in capsys.readouterr().err
+
+
 def test_the_embedded_engine_takes_a_draft_for_its_built_in_target() -> None:
     assert read_options(["--engine", "embedded", "--draft", "D"]).target is None
 

@@ -40,6 +40,7 @@ def list_embedded_options(options: argparse.Namespace) -> list[str]:
         "--port": options.engine_port,
         "--baseline-port": options.engine_baseline_port,
         "--dtype": options.dtype,
+        "--device": options.device,
         "--num-steps": options.steps,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
@@ -114,6 +115,10 @@ def _find_conflict(options: argparse.Namespace) -> str:
             options.engine == "embedded" and (options.topk or options.draft_tokens),
             "the embedded engine drafts chains: give --steps alone",
         ),
+        (
+            options.device and _choose_engine(options) != "embedded",
+            "--device is for the embedded engine: SGLang takes its own behind --",
+        ),
         (options.engine == "embedded" and options.pair, "the embedded engine runs no --pair: leave --engine out"),
         (
             options.engine == "sglang" and not (options.pair or options.target),
@@ -176,6 +181,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         help="of the weights: bfloat16 and such for SGLang; w8a8, int4, int8, bf16, fp32 for the embedded one",
     )
+    add("--device", metavar="NAME", help="of the embedded engine, as torch names it: cuda, mps, ... (default: cpu)")
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:

@@ -50,6 +50,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--target", type=Path, help="target weights (default: the cached ones, downloaded once)")
     add("--draft", type=Path, help="EAGLE-3 draft (default: the one that ships with EagleLens)")
     add("--dtype", help="w8a8, int4, int8, bf16 or fp32 (default: the fastest here, measured)")
+    add("--device", help="where the model computes, as torch names it: cuda, mps, ... (default: cpu)")
     add("--threads", type=int, help="threads for the model (default: the best here, measured)")
     add("--num-steps", type=int, help="drafts per verify step (default: the fastest here, measured)")
     add("--max-running", type=int, default=Limits().max_running, help="requests served in turn (default: %(default)s)")
@@ -76,6 +77,7 @@ def load_engine(options: argparse.Namespace, progress: Progress) -> Engine:
         dtype=options.dtype,
         threads=options.threads,
         num_steps=options.num_steps,
+        device=options.device,
         progress=progress,
     )
 

@@ -20,11 +20,18 @@ class KVCache:
     system backs the memory page by page as it is written, so an unused context costs nothing.
     """
 
-    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        device: torch.device | None = None,
+    ) -> None:
         padded = -(-capacity // BLOCK) * BLOCK
         self.capacity = capacity
         # Keys in front of values. Zeroed: padded positions are masked, but a stray NaN there would survive the mask.
-        self.stored = torch.zeros(num_layers, 2 * num_kv_heads, padded, head_dim)
+        self.stored = torch.zeros(num_layers, 2 * num_kv_heads, padded, head_dim, device=device)
 
 
 class RowAttention:
@@ -46,7 +53,7 @@ class RowAttention:
         while first < rows:
             span = (start + first) // BLOCK * BLOCK + BLOCK
             last = min(rows, span - start)
-            mask = mask_after(torch.arange(start + first, start + last), span)
+            mask = mask_after(torch.arange(start + first, start + last, device=cache.stored.device), span)
             seen = cache.stored[:, None, :, :span].expand(-1, last - first, -1, -1, -1)
             keys, values = seen.chunk(2, dim=2)
             self._groups.append(_Group(slice(first, last), keys.unbind(), values.unbind(), mask))
@@ -94,5 +101,6 @@ def one_thread() -> Iterator[None]:
 
 def mask_after(positions: Tensor, span: int) -> Tensor:
     """Minus infinity on every key behind a row's own position. [rows] -> [rows, 1, 1, span]"""
-    behind = torch.arange(span) > positions[:, None]
-    return torch.zeros(len(positions), 1, 1, span).masked_fill_(behind[:, None, None], float("-inf"))
+    behind = torch.arange(span, device=positions.device) > positions[:, None]
+    mask = torch.zeros(len(positions), 1, 1, span, device=positions.device)
+    return mask.masked_fill_(behind[:, None, None], float("-inf"))

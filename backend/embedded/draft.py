@@ -32,19 +32,24 @@ class DraftLayer:
 class Draft:
     """The head. A row at position t holds the hidden state of position t and the token of position t + 1."""
 
-    def __init__(self, checkpoint: DraftCheckpoint, dtype: Dtype, context_length: int) -> None:
+    def __init__(
+        self, checkpoint: DraftCheckpoint, dtype: Dtype, context_length: int, device: torch.device | None = None
+    ) -> None:
         config, tensors = checkpoint.config, checkpoint.tensors
         self.config: DraftConfig = config
         self.dtype = dtype
         self.activation = activation_dtype(dtype)
         self.target_ids = checkpoint.target_ids.tolist()
-        self.rotations = make_rotations(config.head_dim, context_length, config.rope_theta, config.rope_scaling)
+        self.device = device or torch.device("cpu")
+        rotations = make_rotations(config.head_dim, context_length, config.rope_theta, config.rope_scaling)
+        self.rotations = rotations.to(self.device)
 
         def norm(name: str) -> Tensor:
-            return tensors[f"{name}.weight"].to(self.activation)
+            return tensors[f"{name}.weight"].to(self.device, self.activation)
 
         def matrix(*names: str) -> Linear:
-            return pack(torch.cat([_rotary_order(name, tensors[f"{name}.weight"], config) for name in names]), dtype)
+            stacked = torch.cat([_rotary_order(name, tensors[f"{name}.weight"], config) for name in names])
+            return pack(stacked, dtype).to(self.device)
 
         self.fc = matrix("fc")
         self.fc_norms = [norm(f"fc_norm.{tap}") for tap in range(config.num_taps)] if config.fc_norm else []
@@ -69,7 +74,7 @@ class Draft:
 
     def new_cache(self, capacity: int) -> KVCache:
         config = self.config
-        return KVCache(config.num_layers, config.num_kv_heads, config.head_dim, capacity)
+        return KVCache(config.num_layers, config.num_kv_heads, config.head_dim, capacity, self.device)
 
     def fuse(self, taps: Tensor) -> Tensor:
         """[rows, num_taps * target hidden] -> [rows, hidden]"""

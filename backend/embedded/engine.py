@@ -74,6 +74,10 @@ class Engine:
     def dtype(self) -> str:
         return self.target.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
     def start(
         self,
         prompt_ids: Sequence[int],
@@ -110,7 +114,8 @@ class Choice:
         """logits: [len(drafts) + 1, vocab]"""
         if self.temperature == 0:
             return verify_greedy(logits, drafts)
-        return verify_sampled(target_distribution(logits, self.temperature, self.top_p), drafts, self.rng)
+        # Drawn on the CPU whatever the device is, so that a seed means the same everywhere.
+        return verify_sampled(target_distribution(logits.cpu(), self.temperature, self.top_p), drafts, self.rng)
 
 
 class Generation:
@@ -158,7 +163,7 @@ class Generation:
         self._entry = entry
         self.cached_tokens = self._draft_length = reused
         for start in range(reused, len(ids), PREFILL_ROWS):
-            rows = torch.tensor(ids[start : start + PREFILL_ROWS])
+            rows = self._as_tensor(ids[start : start + PREFILL_ROWS])
             hidden = target.forward(rows, start, entry.target_cache, tap=self._speculates)
             self._remember(hidden.taps, len(rows))
         verdict = self._choice.verify(target.logits(hidden.last[-1:]), [])
@@ -174,7 +179,7 @@ class Generation:
         taps = self._pending[0] if len(self._pending) == 1 else torch.cat(self._pending)
         self._pending = []
         start, rows = self._draft_length, taps.shape[0]
-        read = torch.tensor(self.ids[start + 1 : start + 1 + rows])
+        read = self._as_tensor(self.ids[start + 1 : start + 1 + rows])
         hidden = self._read_taps(taps, read, start, cache)
         self._draft_length = start + rows
         drafts = []
@@ -182,7 +187,7 @@ class Generation:
             token, hidden = draft.propose(hidden)
             drafts.append(token)
             if place + 1 < steps:
-                embedded = target.embed(torch.tensor([token]))
+                embedded = target.embed(self._as_tensor([token]))
                 hidden = draft.forward(embedded, hidden, self._draft_length + place, cache)
         return drafts
 
@@ -200,7 +205,7 @@ class Generation:
             raise RuntimeError("The prefill has not run.")
         target = self._engine.target
         position = len(self.ids) - 1
-        rows = torch.tensor([self.ids[-1], *drafts])
+        rows = self._as_tensor([self.ids[-1], *drafts])
         hidden = target.forward(rows, position, self._entry.target_cache, tap=self._speculates)
         verdict = self._choice.verify(target.logits(hidden.last), drafts)
         self._remember(hidden.taps, verdict.accepted + 1)
@@ -210,6 +215,9 @@ class Generation:
     def _remember(self, taps: Tensor | None, rows: int) -> None:
         if taps is not None:
             self._pending.append(taps[:rows])
+
+    def _as_tensor(self, ids: Sequence[int]) -> Tensor:
+        return torch.tensor(ids, device=self._engine.device)
 
     @property
     def _speculates(self) -> bool:

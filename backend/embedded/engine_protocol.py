@@ -70,6 +70,10 @@ class Engine(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def device(self) -> object:
+        """Where it computes; its string is the name, such as cpu or cuda:0."""
+
+    @property
     def threads(self) -> int: ...
     @property
     def bit_exact(self) -> bool | None:

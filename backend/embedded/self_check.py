@@ -17,7 +17,7 @@ def count_independent_rows(target: Target, most: int) -> int:
     that fails.
     """
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(target.config.vocab_size, (PROMPT_ROWS + most,), generator=generator)
+    ids = torch.randint(target.config.vocab_size, (PROMPT_ROWS + most,), generator=generator).to(target.device)
     cache = target.new_cache(len(ids))
     target.forward(ids[:PROMPT_ROWS], 0, cache)
     alone = torch.cat(

@@ -325,7 +325,7 @@ class Surface:
                 "tokenizer_path": engine.model_name,
                 "served_model_name": engine.model_name,
                 "weight_version": WEIGHT_VERSION,
-                "device": "cpu",
+                "device": str(engine.device),
                 "dtype": engine.dtype,
                 "context_length": engine.context_length,
                 "host": address.host,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class TargetLayer:
-    """One decoder layer, packed."""
+    """One decoder layer, packed. Its fields are tensors and linears, or None where the family has no such part."""
 
     input_norm: Tensor
     qkv: Linear
@@ -68,7 +68,23 @@ class Target:
         self.final_norm = final_norm
         self.head = head
         self.activation = activation_dtype(dtype)
-        self.rotations = make_rotations(config.head_dim, config.context_length, config.rope_theta, config.rope_scaling)
+        rotations = make_rotations(config.head_dim, config.context_length, config.rope_theta, config.rope_scaling)
+        self.rotations = rotations.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def to(self, device: torch.device) -> Target:
+        """The same target on another device."""
+        return Target(
+            self.config,
+            self.dtype,
+            [_move_layer(layer, device) for layer in self.layers],
+            self.embedding.to(device),
+            self.final_norm.to(device),
+            self.head.to(device),
+        )
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
         config = self.config
@@ -77,6 +93,7 @@ class Target:
             config.num_kv_heads,
             config.head_dim,
             capacity or config.context_length,
+            self.device,
         )
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -125,6 +142,14 @@ class Target:
     def _mlp(self, layer: TargetLayer, hidden: Tensor) -> Tensor:
         gate, up = layer.gate_up.after_norm(hidden, layer.post_norm, self.config.rms_norm_eps).chunk(2, dim=-1)
         return layer.down(F.silu(gate).mul_(up))
+
+
+def _move_layer(layer: TargetLayer, device: torch.device) -> TargetLayer:
+    moved: dict[str, Any] = {}
+    for field in fields(layer):
+        part = getattr(layer, field.name)
+        moved[field.name] = None if part is None else part.to(device)
+    return TargetLayer(**moved)
 
 
 def build_target(weights: TargetWeights, dtype: Dtype) -> Target:

@@ -145,8 +145,8 @@ def verify_seconds(target: Target, rows: int) -> float:
 def draft_step_seconds(target: Target, draft: Draft) -> float:
     """Least time to draft one token and feed it back."""
     cache = draft.new_cache(CONTEXT + 1)
-    embedded = target.embed(torch.tensor([1]))
-    hidden = torch.ones(1, draft.config.hidden_size, dtype=draft.activation)
+    embedded = target.embed(torch.tensor([1], device=target.device))
+    hidden = torch.ones(1, draft.config.hidden_size, dtype=draft.activation, device=draft.device)
 
     def step() -> Tensor:
         draft.propose(hidden)
@@ -158,7 +158,7 @@ def draft_step_seconds(target: Target, draft: Draft) -> float:
 @torch.inference_mode()
 def _time_forwards(target: Target, rows: int) -> list[float]:
     cache = target.new_cache(CONTEXT + rows)
-    ids = torch.ones(rows, dtype=torch.int64)
+    ids = torch.ones(rows, dtype=torch.int64, device=target.device)
     return _time(lambda: target.logits(target.forward(ids, CONTEXT, cache, tap=False).last))
 
 
@@ -167,6 +167,6 @@ def _time(work: Callable[[], Tensor]) -> list[float]:
     times = []
     for _ in range(FORWARDS):
         started = time.perf_counter()
-        work()
+        work().flatten()[0].item()  # waits for an accelerator, whose work goes on behind the call
         times.append(time.perf_counter() - started)
     return times
