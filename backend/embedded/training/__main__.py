@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from backend.embedded.linear import Dtype
+from backend.embedded.linear import DTYPES, Dtype
 from backend.embedded.loading import ASSETS, load_built_in
 from backend.embedded.training.corpus import Conversation, Corpus
 from backend.embedded.training.generate import Writer
@@ -108,12 +108,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--muon-lr", type=float, default=0.01, help="of the matrices (default: %(default)s)")
     parser.add_argument("--adam-lr", type=float, default=1e-3, help="of head and norms (default: %(default)s)")
     parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16; weights stay float32 in training")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the writing and tapped target, if not as --bf16 says")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
 
 
 def _dtype(options: argparse.Namespace) -> Dtype:
-    return "bf16" if options.bf16 else "fp32"
+    dtype: Dtype | None = options.dtype
+    return dtype or ("bf16" if options.bf16 else "fp32")
 
 
 def _tell(message: str, fraction: float) -> None:

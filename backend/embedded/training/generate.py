@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.embedded.attention import BLOCK, mask_after
 from backend.embedded.chat_template import render_chat
-from backend.embedded.sampling import target_distribution
 from backend.embedded.target import Target
 from backend.embedded.text import Text
 from backend.embedded.training.corpus import Conversation
@@ -64,9 +62,6 @@ class _Row:
     answer_temperature: float
     ids: list[int] = field(default_factory=list)
     answer_start: int | None = None  # None while the question is being written
-    taps: list[Tensor] = field(default_factory=list)
-    top_ids: list[Tensor] = field(default_factory=list)
-    top_probabilities: list[Tensor] = field(default_factory=list)
 
 
 class _BatchAttention:
@@ -75,8 +70,7 @@ class _BatchAttention:
     def __init__(self, keys: Tensor, values: Tensor, positions: Tensor) -> None:
         self._keys, self._values, self._positions = keys, values, positions
         self._rows = torch.arange(len(positions))
-        self._span = -(-(int(positions.max()) + 1) // BLOCK) * BLOCK
-        self._mask = mask_after(positions, self._span)
+        self._lengths = (positions + 1).tolist()
 
     def __call__(self, layer: int, queries: Tensor, keys_and_values: Tensor, /) -> Tensor:
         rows, heads, dim = queries.shape
@@ -84,20 +78,22 @@ class _BatchAttention:
         kv_heads = keys.shape[1]
         self._keys[layer, self._rows, :, self._positions] = keys
         self._values[layer, self._rows, :, self._positions] = values
-        attended = F.scaled_dot_product_attention(
-            queries.view(rows, kv_heads, heads // kv_heads, dim),
-            self._keys[layer, :, :, : self._span],
-            self._values[layer, :, :, : self._span],
-            attn_mask=self._mask,
-        )
-        return attended.reshape(rows, heads * dim)
+        grouped = queries.view(rows, 1, kv_heads, heads // kv_heads, dim)
+        # Row by row over just what each has written: one call for all would read every row up to the longest.
+        attended = [
+            F.scaled_dot_product_attention(query, key[None, :, :length], value[None, :, :length])
+            for query, key, value, length in zip(
+                grouped, self._keys[layer], self._values[layer], self._lengths, strict=True
+            )
+        ]
+        return torch.cat(attended).view(rows, heads * dim)
 
 
 class Writer:
     """Writes conversations without end; a finished row makes room for a new one at once."""
 
     def __init__(self, target: Target, text: Text, seeds: Sequence[str], *, rows: int, seed: int) -> None:
-        """`target` should be fp32: many rows at once are fastest that way. `seeds` are openings of questions."""
+        """`seeds` are openings of questions."""
         config = target.config
         self._target = target
         self._frame = Frame.of(text)
@@ -107,6 +103,10 @@ class Writer:
         shape = (config.num_layers, rows, config.num_kv_heads, LONGEST, config.head_dim)
         self._keys = torch.zeros(shape)
         self._values = torch.zeros(shape)
+        # What is kept of every position: in place, since millions of small tensors would scatter the memory.
+        self._taps = torch.zeros(rows, LONGEST, len(config.taps) * config.hidden_size, dtype=torch.bfloat16)
+        self._top_ids = torch.zeros(rows, LONGEST, TOP, dtype=torch.int64)
+        self._top_probabilities = torch.zeros(rows, LONGEST, TOP)
         self._rows = [self._begin() for _ in range(rows)]
 
     def write(self) -> Iterator[tuple[Conversation, TappedConversation]]:
@@ -129,18 +129,17 @@ class Writer:
         if hidden.taps is None:
             raise RuntimeError("The target was run without its taps.")
         logits = self._target.logits(hidden.last).float()
-        top_logits, top_ids = logits.topk(TOP, dim=-1)
-        probabilities = torch.exp(top_logits - logits.logsumexp(-1, keepdim=True))
-        taps = hidden.taps.bfloat16()
+        top_ids = logits.topk(TOP, dim=-1).indices
+        places = (torch.arange(len(self._rows)), positions)
+        self._taps[places] = hidden.taps.bfloat16()
+        self._top_ids[places] = top_ids
+        self._top_probabilities[places] = logits.softmax(-1).gather(-1, top_ids)
         finished = []
         for index, row in enumerate(self._rows):
-            row.taps.append(taps[index])
-            row.top_ids.append(top_ids[index])
-            row.top_probabilities.append(probabilities[index])
             if not row.forced:
                 self._choose(row, logits[index])
             if not row.forced:
-                finished.append(_complete(row))
+                finished.append(self._complete(index))
                 self._rows[index] = self._begin()
         return [pair for pair in finished if pair is not None]
 
@@ -163,17 +162,24 @@ class Writer:
     def _draw(self, logits: Tensor, temperature: float) -> int:
         if temperature == 0:
             return int(logits.argmax())
-        return int(torch.multinomial(target_distribution(logits[None], temperature, 1.0)[0], 1, generator=self._rng))
+        cumulative = (logits / temperature).softmax(-1).cumsum(-1)
+        point = torch.rand(1, generator=self._rng) * cumulative[-1]
+        return int(torch.searchsorted(cumulative, point))
 
-
-def _complete(row: _Row) -> tuple[Conversation, TappedConversation] | None:
-    """A conversation as it is kept, or None where the answer stayed empty."""
-    if row.answer_start is None or len(row.ids) <= row.answer_start + 1:
-        return None
-    probabilities = torch.stack(row.top_probabilities)
-    probabilities[: row.answer_start - 1] = 0
-    tapped = TappedConversation(
-        torch.tensor(row.ids), torch.stack(row.taps), torch.stack(row.top_ids), probabilities, row.answer_start
-    )
-    ids = np.array(row.ids, np.uint16 if max(row.ids) < 2**16 else np.uint32)
-    return Conversation(ids, row.answer_start, row.answer_temperature), tapped
+    def _complete(self, index: int) -> tuple[Conversation, TappedConversation] | None:
+        """A conversation as it is kept, or None where the answer stayed empty."""
+        row = self._rows[index]
+        length = len(row.ids)
+        if row.answer_start is None or length <= row.answer_start + 1:
+            return None
+        probabilities = self._top_probabilities[index, :length].clone()
+        probabilities[: row.answer_start - 1] = 0
+        tapped = TappedConversation(
+            torch.tensor(row.ids),
+            self._taps[index, :length].clone(),
+            self._top_ids[index, :length].clone(),
+            probabilities,
+            row.answer_start,
+        )
+        ids = np.array(row.ids, np.uint16 if max(row.ids) < 2**16 else np.uint32)
+        return Conversation(ids, row.answer_start, row.answer_temperature), tapped
