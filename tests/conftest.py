@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: real SGLang servers on the CPU."""
+"""Fixtures that several test files share: real SGLang servers on the CPU, torch's number of threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import torch
 
 from backend.sglang.launch_spec import LaunchSpec
 from tests import sglang_standin
@@ -95,3 +96,11 @@ def standin(tmp_path: Path) -> Callable[[str], LaunchSpec]:
         )
 
     return make
+
+
+@pytest.fixture
+def restore_threads() -> Iterator[None]:
+    """For tests that set torch's number of threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

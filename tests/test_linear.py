@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from backend.embedded.attention import KVCache, RowAttention
 from backend.embedded.linear import DTYPES, Dtype, activation_dtype, pack, quantise_q4, restore, rms_norm
 from backend.embedded.weights import Q4Matrix, interleave_rotary, split_rotary, stack_rows
 
@@ -19,13 +16,6 @@ TOLERANCE = {
     "int8": 0.03,
     "int4": 0.02,
 }  # relative rms; int4 starts from Q4 weights
-
-
-@pytest.fixture
-def restore_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def random_q4(seed: int = 0) -> Q4Matrix:
@@ -104,22 +94,6 @@ def test_a_row_is_multiplied_the_same_alone_and_beside_others(dtype: Dtype, widt
     alone = torch.cat([linear(row) for row in torch.split(x, 1)])
     for rows in (2, 3, 4, 6, 8):
         assert torch.equal(torch.cat([linear(part) for part in torch.split(x, rows)]), alone)
-
-
-@pytest.mark.usefixtures("restore_threads")
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("start", [20, 130, 700])
-def test_a_row_attends_the_same_alone_and_beside_others(start: int, threads: int) -> None:
-    torch.set_num_threads(threads)
-    generator = torch.Generator().manual_seed(start)
-    cache = KVCache(1, 3, 64, 1024)
-    cache.stored.normal_(generator=generator)
-    queries, keys_and_values = torch.randn(4, 9, 64, generator=generator), torch.randn(4, 6, 64, generator=generator)
-    together = RowAttention(cache, start, 4)(0, queries, keys_and_values)
-    for row in range(4):
-        part = slice(row, row + 1)
-        assert torch.equal(RowAttention(cache, start + row, 1)(0, queries[part], keys_and_values[part]), together[part])
-    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("int8", 40), ("int4", 48)])

@@ -89,7 +89,7 @@ class Draft:
     def forward(self, embedded: Tensor, hidden: Tensor, start: int, cache: KVCache) -> Tensor:
         """Run rows at positions start, start + 1, ... embedded, hidden: [rows, hidden] -> [rows, hidden]"""
         rows = hidden.shape[0]
-        attend = RowAttention(cache, start, rows)
+        attend = RowAttention(cache, self.config.num_heads, start, rows)
         rotations = self.rotations[start : start + rows]
         for index, layer in enumerate(self.layers):
             x = self._norm(hidden, layer.hidden_norm)

@@ -6,7 +6,7 @@ import torch
 
 from backend.embedded.target import Target
 
-PROMPT_ROWS = 12
+PROMPT_ROWS = 60  # so that the checked rows cross a block of attention
 
 
 @torch.inference_mode()

@@ -103,7 +103,8 @@ class Target:
     def forward(self, ids: Tensor, start: int, cache: KVCache, *, tap: bool = True) -> Hidden:
         """Run one request's rows at positions start, start + 1, ... over its cache. ids: [rows]"""
         rows = ids.shape[0]
-        return self.run(ids, self.rotations[start : start + rows], RowAttention(cache, start, rows), tap=tap)
+        attend = RowAttention(cache, self.config.num_heads, start, rows)
+        return self.run(ids, self.rotations[start : start + rows], attend, tap=tap)
 
     def run(self, ids: Tensor, rotations: Tensor, attend: Attention, *, tap: bool = True) -> Hidden:
         """All layers over any rows. ids: [rows]; rotations: [rows, 1, head_dim / 2]"""
